@@ -17,7 +17,7 @@ import (
 type Grant struct {
 	Job    Job
 	Claims tenant.Claims
-	Hash   Hash     // of the token: the attempt's name
+	Hash   Hash       // of the token: the attempt's name
 	Prefix [][32]byte // per block, the digest that its frames bear
 }
 
