@@ -84,6 +84,7 @@ var hostileFiles = []struct {
 	{"value type cut short", join(header(3, 0, 1), str("0123456"), []byte{4, 0}), ErrTruncated, `("0123456") value type`, ""},
 	{"value cut short", join(header(3, 0, 1), kv("k", typeUint64, u32(0))), ErrTruncated, `metadata 0 ("k") value`, ""},
 	{"bool of 2", join(header(3, 0, 1), kv("k", typeBool, []byte{2})), ErrValue, `metadata 0 ("k") value`, "bool is 2"},
+	{"string length cut short", join(header(3, 0, 1), kv("kk", typeString, []byte{1, 0, 0})), ErrTruncated, `metadata 0 ("kk") value length`, "needs 8 more bytes, the file has 3"},
 	{"string of 2^64-1 bytes", join(header(3, 0, 1), kv("k", typeString, u64(math.MaxUint64))), ErrLimit, `metadata 0 ("k") value length`, ""},
 	{"string longer than the file", join(header(3, 0, 1), kv("k", typeString, u64(5)), []byte("abcd")), ErrTruncated, `metadata 0 ("k") value length`, ""},
 
