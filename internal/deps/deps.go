@@ -21,6 +21,6 @@ import (
 	_ "golang.org/x/sys/unix"
 	_ "golang.org/x/text/unicode/norm"
 	_ "golang.org/x/time/rate"
-	_ "pgregory.net/rapid"
 	_ "gopkg.in/yaml.v3"
+	_ "pgregory.net/rapid"
 )
