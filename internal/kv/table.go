@@ -101,8 +101,8 @@ func (w *Writer) Abandon(reason string) {
 
 // MarkReady commits the table: every page is compared with its entry, and all
 // layers must hold exactly the first tokens tokens. Errors: ErrEnded,
-// ErrState (nothing was written, or it is ready already), ErrWriterLive, or
-// ErrIncomplete, on which the caller must call Quarantine.
+// ErrState (nothing was written, or it is ready already), ErrWriterLive,
+// ErrSuspect, or ErrIncomplete, on which the caller must call Quarantine.
 func (t *Table) MarkReady(tokens int) error {
 	p := t.pool
 	p.mu.Lock()
@@ -118,6 +118,9 @@ func (t *Table) MarkReady(tokens int) error {
 		return fmt.Errorf("%w: ready with %d tokens of %d", ErrState, tokens, t.tokens)
 	}
 	for i, e := range t.entries {
+		if b := t.blocks[i]; b != nil && b.condemned != "" {
+			return fmt.Errorf("%w: block %d: %s", ErrSuspect, i, b.condemned)
+		}
 		want := min(max(tokens-i*kernels.BlockTokens, 0), kernels.BlockTokens)
 		if err := p.filled(e, i, want); err != nil {
 			return err
