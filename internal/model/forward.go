@@ -14,13 +14,12 @@ type runner struct {
 	closed           bool
 
 	// Activations, [maxRows, ...].
-	x, h            kernels.Buffer   // residual stream; what is normed from it or added to it
-	q, k, v         kernels.Buffer   // k and v: [maxRows, KVHeads*HeadDim]
-	attn            kernels.Buffer   // [maxRows, Heads*HeadDim]
-	gate, up        kernels.Buffer   // [maxRows, FFN]
-	logits          kernels.Buffer   // [maxSeqs, Vocab]
-	qkv, toH, ffn   []kernels.Buffer // the same, grouped as MatMul takes them
-	noBias, noBias2 []kernels.Vector
+	x, h          kernels.Buffer   // residual stream; what is normed from it or added to it
+	q, k, v       kernels.Buffer   // k and v: [maxRows, KVHeads*HeadDim]
+	attn          kernels.Buffer   // [maxRows, Heads*HeadDim]
+	gate, up      kernels.Buffer   // [maxRows, FFN]
+	logits        kernels.Buffer   // [maxSeqs, Vocab]
+	qkv, toH, ffn []kernels.Buffer // the same, grouped as MatMul takes them
 
 	// The step in hand.
 	tokens []int32
@@ -63,7 +62,6 @@ func (m *Model) NewRunner(maxRows, maxSeqs int) (Runner, error) {
 	r.qkv = []kernels.Buffer{r.q, r.k, r.v}
 	r.toH = []kernels.Buffer{r.h}
 	r.ffn = []kernels.Buffer{r.gate, r.up}
-	r.noBias, r.noBias2 = make([]kernels.Vector, 1), make([]kernels.Vector, 2)
 	r.host = make([]float32, maxSeqs*s.Vocab)
 	return r, nil
 }
@@ -177,14 +175,14 @@ func (r *runner) compute(ops kernels.Ops, pages kernels.Pages) {
 		ops.RoPE(r.k, rows, s.KVHeads, r.pos, m.rope)
 		ops.AppendKV(pages, l, r.k, r.v, r.spans)
 		ops.PagedAttention(r.attn, r.q, pages, l, r.spans, s.Heads, m.scale)
-		ops.MatMul(r.toH, r.attn, rows, w.attnOut, r.noBias)
+		ops.MatMul(r.toH, r.attn, rows, w.attnOut, nil)
 		ops.Add(r.x, r.h, rows)
 
 		// x += Wdown · (silu(Wgate · norm(x)) * (Wup · norm(x)))
 		ops.RMSNorm(r.h, r.x, rows, 1, w.ffnNorm, s.Eps)
-		ops.MatMul(r.ffn, r.h, rows, w.gateUp, r.noBias2)
+		ops.MatMul(r.ffn, r.h, rows, w.gateUp, nil)
 		ops.SiLUMul(r.gate, r.gate, r.up, rows)
-		ops.MatMul(r.toH, r.gate, rows, w.down, r.noBias)
+		ops.MatMul(r.toH, r.gate, rows, w.down, nil)
 		ops.Add(r.x, r.h, rows)
 	}
 	if len(r.pick) > 0 {
