@@ -219,22 +219,24 @@ func TestMemoryFollowsTheFile(t *testing.T) {
 }
 
 // TestFileThatChanges: a mapping whose file is rewritten after Parse gives errors,
-// or other values, but never a panic and never more memory than Parse allowed.
+// or other values, but never a panic and never more bytes than Parse counted: here
+// each string's length grows, first to what the file could still hold, then beyond.
 func TestFileThatChanges(t *testing.T) {
-	file := join(header(3, 0, 2), kv("s", typeString, str("abc")), kv("a", typeArray, arr(typeString, 2, join(str("x"), str("y")))))
-	f, err := Parse(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	clear(file[24:])
-	for i := 24; i < len(file); i++ {
-		file[i] = 0xff // every length is now 2^64-1
-	}
-	if _, ok, err := f.Str("s"); ok || !errors.Is(err, ErrLimit) {
-		t.Errorf("Str: %v, %v", ok, err)
-	}
-	if _, ok, err := f.Strs("a"); ok || !errors.Is(err, ErrLimit) {
-		t.Errorf("Strs: %v, %v", ok, err)
+	for _, length := range []byte{30, 0xff} {
+		file := join(header(3, 0, 3), kv("s", typeString, str("abc")),
+			kv("a", typeArray, arr(typeString, 2, join(str("x"), str("y")))), kv("pad", typeString, str(strings.Repeat("p", 100))))
+		f, err := Parse(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file[f.meta["s"].off] = length
+		file[f.meta["a"].off] = length
+		if s, ok, err := f.Str("s"); ok || !errors.Is(err, ErrLimit) {
+			t.Errorf("length %d: Str: %q, %v, %v", length, s, ok, err)
+		}
+		if s, ok, err := f.Strs("a"); ok || !errors.Is(err, ErrLimit) {
+			t.Errorf("length %d: Strs: %q, %v, %v", length, s, ok, err)
+		}
 	}
 }
 
