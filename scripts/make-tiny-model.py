@@ -8,8 +8,9 @@
 The oracle is transformers' own modelling code on CPU in f32, run on the weights exactly as the file
 holds them (dequantised, if they were quantised). Two sets of logits are kept:
 
-  logits      K and V rounded to f16 on their way into attention, as Bulkhead's pages hold them
-  logits_f32  transformers as it is; the distance between the two is what f16 KV costs
+  logits      with Bulkhead's own roundings put in: K and V are rounded to f16 on their way into attention, as
+              its pages hold them, and what is multiplied by a quantised matrix is rounded to 8 bits per 32 values
+  logits_f32  transformers as it is; the distance between the two is what the roundings cost
 
 Needs: numpy, torch (CPU), transformers, gguf, and tokenizers for --chat.
 """
@@ -207,6 +208,17 @@ def write(a, model):
     w.close()
 
 
+def round_inputs(model):
+    """Rounds the input of every matrix to int8 with one scale per 32 values, as the CPU kernels do."""
+
+    def hook(module, args):
+        x = args[0].reshape(*args[0].shape[:-1], -1, 32)
+        most = x.abs().amax(dim=-1, keepdim=True)
+        return (((most / 127) * torch.round(x * (127 / most))).reshape(args[0].shape),)
+
+    return [m.register_forward_pre_hook(hook) for m in model.modules() if isinstance(m, torch.nn.Linear)]
+
+
 def golden(a, model):
     rng = np.random.default_rng(a.seed)
     tokens = rng.integers(0, a.vocab, a.tokens).tolist()
@@ -214,13 +226,16 @@ def golden(a, model):
     out = {"tokens": tokens, "rows": rows}
     for key, attention in (("logits", "f16kv"), ("logits_f32", "eager")):
         model.set_attn_implementation(attention)
+        hooks = round_inputs(model) if key == "logits" and a.type.startswith("q") else []
         with torch.no_grad():
             logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
-        out[key] = [[float(f"{x:.9g}") for x in logits[r].tolist()] for r in rows]
+        for h in hooks:
+            h.remove()
+        out[key] = [[float(f"{x:.7g}") for x in logits[r].tolist()] for r in rows]
     with open(a.golden, "w") as f:
         f.write("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in out.items()) + "\n}\n")
     d = np.abs(np.array(out["logits"]) - np.array(out["logits_f32"])).max() / np.abs(out["logits"]).max()
-    print(f"{a.golden}: f16 KV moves a logit by at most {d:.1e} of the largest")
+    print(f"{a.golden}: rounding moves a logit by at most {d:.1e} of the largest")
 
 
 CHATML = (
@@ -285,20 +300,21 @@ def make(a):
         golden(a, model)
 
 
-# The committed set: one line says what each model is there for.
+# The committed set; the names say what each is there for. Seeds are ones where no value lies so close to
+# the middle between two f16 or int8 numbers that two correct orders of summing round it apart.
 TESTDATA = {
     "llama-mha-tied": "--tied",
     "llama-gqa": "--kv-heads 2 --seed 2",
     "llama-linear": "--kv-heads 1 --rope-linear 4 --seed 3",
-    "llama-llama3": "--kv-heads 2 --head-dim 16 --heads 2 --rope-theta 1000 --rope-llama3 8,1,4,64 --seed 4",
+    "llama-llama3": "--kv-heads 2 --head-dim 16 --heads 2 --rope-theta 1000 --rope-llama3 8,1,4,64 --seed 21",
     "llama-wide-heads": "--hidden 24 --heads 3 --kv-heads 1 --head-dim 16 --tied --seed 5",
-    "llama-odd": "--hidden 36 --heads 6 --kv-heads 2 --head-dim 6 --ffn 50 --vocab 61 --layers 3 --seed 6",
-    "llama-q8_0": "--kv-heads 2 --ffn 64 --type q8_0 --seed 7",
+    "llama-odd": "--hidden 36 --heads 6 --kv-heads 2 --head-dim 6 --ffn 50 --vocab 61 --layers 3 --seed 23",
+    "llama-q8_0": "--kv-heads 2 --ffn 64 --type q8_0 --seed 20",
     "llama-q4_1": "--kv-heads 2 --ffn 64 --type q4_1 --embed-type q8_0 --tied --seed 8",
     "qwen2": "--arch qwen2 --kv-heads 2 --rope-theta 1000000 --seed 9",
     "qwen3": "--arch qwen3 --heads 3 --kv-heads 1 --head-dim 16 --tied --rope-theta 1000000 --seed 10",
 }
-CHAT = "--chat --type q8_0 --hidden 64 --layers 3 --heads 4 --kv-heads 2 --head-dim 16 --ffn 192 --context 16384 --rope-theta 100000 --seed 11"
+CHAT = "--chat --type q8_0 --hidden 64 --layers 3 --heads 4 --kv-heads 2 --head-dim 16 --ffn 192 --context 16384 --rope-theta 100000 --seed 34"
 
 
 def main():
