@@ -1,0 +1,2 @@
+// Package seal encrypts and opens what travels between nodes.
+package seal
