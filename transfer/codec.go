@@ -86,18 +86,18 @@ func newCodec[T any](name string, max int) codec[T] {
 
 // The codecs of all messages.
 var (
-	envelopes  = newCodec[envelope]("envelope", JobMax+8<<10)
-	announces  = newCodec[Announce]("announce", controlMax)
-	jobs       = newCodec[Job]("job", JobMax-4<<10)
-	accepts    = newCodec[Accept]("accept", controlMax)
-	rejects    = newCodec[Reject]("reject", controlMax)
-	opens      = newCodec[Open]("open", controlMax)
-	outputs    = newCodec[Output]("output", controlMax+1<<10)
-	bodies     = newCodec[OutputBody]("body", controlMax-1<<10)
-	cancels    = newCodec[Cancel]("cancel", controlMax)
-	credits    = newCodec[Credit]("credit", controlMax)
-	pings      = newCodec[ping]("ping", controlMax)
-	pongs      = newCodec[Pong]("pong", controlMax)
+	envelopes = newCodec[envelope]("envelope", JobMax+8<<10)
+	announces = newCodec[Announce]("announce", controlMax)
+	jobs      = newCodec[Job]("job", JobMax-4<<10)
+	accepts   = newCodec[Accept]("accept", controlMax)
+	rejects   = newCodec[Reject]("reject", controlMax)
+	opens     = newCodec[Open]("open", controlMax)
+	outputs   = newCodec[Output]("output", controlMax+1<<10)
+	bodies    = newCodec[OutputBody]("body", controlMax-1<<10)
+	cancels   = newCodec[Cancel]("cancel", controlMax)
+	credits   = newCodec[Credit]("credit", controlMax)
+	pings     = newCodec[ping]("ping", controlMax)
+	pongs     = newCodec[Pong]("pong", controlMax)
 )
 
 func (c *codec[T]) encode(v *T) ([]byte, error) {

@@ -38,7 +38,7 @@ var senders = map[kind][]Role{
 	kindCancel:    {RoleRouter},
 	kindCancelled: {RolePrefill, RoleDecode},
 	kindPing:      {RoleRouter},
-	kindPong:      {RoleRouter, RolePrefill, RoleDecode},
+	kindPong:      {RolePrefill, RoleDecode},
 	kindCredit:    {RoleDecode},
 	kindOpen:      {RolePrefill},
 	kindManifest:  {RolePrefill},
@@ -109,8 +109,8 @@ func (p *Peer) sender(e envelope, dest string, kinds []kind) (identity.Peer, err
 	if !slices.Contains(senders[e.Kind], Role(from.Role)) {
 		return identity.Peer{}, fmt.Errorf("%w: a %s node sent %s", ErrEnvelope, from.Role, e.Kind)
 	}
-	if !from.VerifySig(string(e.Kind), dest, e.Body, e.Sig) {
-		return identity.Peer{}, fmt.Errorf("%w: signature of %s by %s %s does not hold", ErrEnvelope, e.Kind, from.Role, from.Name)
+	if err := from.VerifySig(string(e.Kind), dest, e.Body, e.Sig); err != nil {
+		return identity.Peer{}, fmt.Errorf("%w: %s by %s %s: %w", ErrEnvelope, e.Kind, from.Role, from.Name, err)
 	}
 	return from, nil
 }
