@@ -48,7 +48,7 @@ func (p *Peer) VerifyJob(job Job, from identity.Peer, self Self, now time.Time) 
 		}
 		return from.Public, nil
 	}
-	claims, err := tenant.Verify(job.Token, keyOf, p.cluster, now)
+	claims, err := tenant.Verify(job.Token, keyOf, p.authority.ClusterID(), now)
 	if err != nil {
 		return no(ReasonToken, 0, 0, err.Error())
 	}
@@ -111,8 +111,11 @@ func (g *Grant) Header(plan seal.Plan, i int, prefillEpoch uint64) seal.Header {
 	return h
 }
 
+// firsts is the plaintext of the manifest's sealed first token.
+var firsts = newCodec[sample.Token]("first", seal.MaxFirst)
+
 // EncodeFirst gives the plaintext of the manifest's sealed first token.
-func EncodeFirst(t sample.Token) ([]byte, error) { return encode(t) }
+func EncodeFirst(t sample.Token) ([]byte, error) { return firsts.encode(&t) }
 
 // DecodeFirst reads it back, as strictly as any message.
-func DecodeFirst(b []byte) (sample.Token, error) { return decode[sample.Token](b) }
+func DecodeFirst(b []byte) (sample.Token, error) { return firsts.decode(b) }
