@@ -244,6 +244,7 @@ func (f *File) placeTensors(headerEnd int, places []place) error {
 		return &Error{Field: "tensor data", Offset: int64(headerEnd), Err: ErrTruncated,
 			Msg: fmt.Sprintf("starts at byte %d, the file has %d", start, len(f.data))}
 	}
+	f.dataStart = start
 	size := len(f.data) - start
 	for _, p := range places {
 		t := &f.tensors[p.index]

@@ -71,7 +71,7 @@ func Load(f *gguf.File, backend kernels.Backend) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.facts = Facts{Name: spec.Name, Arch: spec.Arch, Fingerprint: print, Layout: spec.Layout(), Vocab: spec.Vocab, Window: spec.Window}
+	m.facts = Facts{Name: spec.Name, Arch: spec.Arch, Fingerprint: print, Metadata: f.HeaderDigest(), Layout: spec.Layout(), Vocab: spec.Vocab, Window: spec.Window}
 	if err := f.DropPages(); err != nil {
 		return nil, err
 	}
