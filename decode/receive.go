@@ -53,7 +53,7 @@ type receiver struct {
 	window int // most tokens of one sequence
 	now    func() time.Time
 	log    *slog.Logger
-	stats  Metrics
+	stats  *Metrics
 	engine *worker
 	once   transfer.Once
 
