@@ -78,7 +78,6 @@ type modelTable struct {
 	shared   bool // published
 	released bool
 	ended    bool // quarantined or abandoned
-	stuck    bool // holds quarantined pages
 }
 
 func (m *modelTable) live() bool { return !m.released && !m.ended }
