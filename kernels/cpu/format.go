@@ -75,27 +75,27 @@ type block struct {
 
 func sourceOf(t gguf.Type) (source, bool) {
 	switch t {
-	case typeF32:
+	case gguf.TypeF32:
 		return source{4, 1, formatF32, nil}, true
-	case typeF16:
+	case gguf.TypeF16:
 		return source{2, 1, formatF16, nil}, true
-	case typeBF16:
+	case gguf.TypeBF16:
 		return source{2, 1, formatBF16, nil}, true
-	case typeQ8_0:
+	case gguf.TypeQ8_0:
 		return source{34, 32, formatU8, unpackQ8_0}, true
-	case typeQ4_0:
+	case gguf.TypeQ4_0:
 		return source{18, 32, formatU4, unpackQ4_0}, true
-	case typeQ4_1:
+	case gguf.TypeQ4_1:
 		return source{20, 32, formatU4Min, unpackQ4_1}, true
-	case typeQ5_0:
+	case gguf.TypeQ5_0:
 		return source{22, 32, formatU8, unpackQ5_0}, true
-	case typeQ5_1:
+	case gguf.TypeQ5_1:
 		return source{24, 32, formatU8Min, unpackQ5_1}, true
-	case typeQ4_K:
+	case gguf.TypeQ4_K:
 		return source{144, 256, formatU4MinF, unpackQ4_K}, true
-	case typeQ5_K:
+	case gguf.TypeQ5_K:
 		return source{176, 256, formatU8MinF, unpackQ5_K}, true
-	case typeQ6_K:
+	case gguf.TypeQ6_K:
 		return source{210, 256, formatU8Half, unpackQ6_K}, true
 	}
 	return source{}, false

@@ -31,13 +31,13 @@ func (m *matrix) groupBytes() int {
 func (b *backend) LoadMatrix(t gguf.Type, rows, cols int, data []byte) (kernels.Matrix, error) {
 	s, ok := sourceOf(t)
 	if !ok {
-		return nil, fmt.Errorf("cpu: cannot multiply with tensor type %d", t)
+		return nil, fmt.Errorf("cpu: cannot multiply with tensor type %s", t)
 	}
 	if rows < 1 || cols < 1 || rows > elementsMax/cols || cols%s.columns != 0 {
-		return nil, fmt.Errorf("cpu: matrix of %d x %d of type %d: columns come in blocks of %d", rows, cols, t, s.columns)
+		return nil, fmt.Errorf("cpu: matrix of %d x %d of type %s: columns come in blocks of %d", rows, cols, t, s.columns)
 	}
 	if want := rows * (cols / s.columns * s.bytes); len(data) != want {
-		return nil, fmt.Errorf("cpu: matrix of %d x %d of type %d: %d bytes, want %d", rows, cols, t, len(data), want)
+		return nil, fmt.Errorf("cpu: matrix of %d x %d of type %s: %d bytes, want %d", rows, cols, t, len(data), want)
 	}
 	m := &matrix{
 		rows: rows, cols: cols, format: s.format,
