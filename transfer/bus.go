@@ -37,6 +37,9 @@ type Bus interface {
 	// EnsureKV makes the node's KV stream and its durable consumer, or brings
 	// them to this shape. Only a router may.
 	EnsureKV(ctx context.Context, node string, maxBytes int64) error
+	// StoredKV returns what the node's KV stream holds: messages not yet
+	// acknowledged and their bytes. Only a router may ask.
+	StoredKV(ctx context.Context, node string) (msgs int, bytes int64, err error)
 	// DropKV removes them with all they hold. It is no error if there are none.
 	DropKV(ctx context.Context, node string) error
 

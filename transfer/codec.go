@@ -77,28 +77,29 @@ var limits = map[string]int{
 // rules, so that what is sent can be read.
 type codec[T any] struct {
 	name   string
-	max    int
+	max    int // bytes
 	schema *schema
+	valid  func(*T) error // of values that the type does not rule out; may be nil
 }
 
-func newCodec[T any](name string, max int) codec[T] {
-	return codec[T]{name: name, max: max, schema: compile(reflect.TypeFor[T](), name, limits)}
+func newCodec[T any](name string, max int, valid func(*T) error) codec[T] {
+	return codec[T]{name: name, max: max, schema: compile(reflect.TypeFor[T](), name, limits), valid: valid}
 }
 
 // The codecs of all messages.
 var (
-	envelopes = newCodec[envelope]("envelope", JobMax+8<<10)
-	announces = newCodec[Announce]("announce", controlMax)
-	jobs      = newCodec[Job]("job", JobMax-4<<10)
-	accepts   = newCodec[Accept]("accept", controlMax)
-	rejects   = newCodec[Reject]("reject", controlMax)
-	opens     = newCodec[Open]("open", controlMax)
-	outputs   = newCodec[Output]("output", controlMax+1<<10)
-	bodies    = newCodec[OutputBody]("body", controlMax-1<<10)
-	cancels   = newCodec[Cancel]("cancel", controlMax)
-	credits   = newCodec[Credit]("credit", controlMax)
-	pings     = newCodec[ping]("ping", controlMax)
-	pongs     = newCodec[Pong]("pong", controlMax)
+	envelopes = newCodec[envelope]("envelope", JobMax+8<<10, nil)
+	announces = newCodec[Announce]("announce", controlMax, (*Announce).valid)
+	jobs      = newCodec[Job]("job", JobMax-4<<10, nil)
+	accepts   = newCodec[Accept]("accept", controlMax, nil)
+	rejects   = newCodec[Reject]("reject", controlMax, (*Reject).valid)
+	opens     = newCodec[Open]("open", controlMax, nil)
+	outputs   = newCodec[Output]("output", controlMax+1<<10, (*Output).valid)
+	bodies    = newCodec[OutputBody]("body", controlMax-1<<10, (*OutputBody).valid)
+	cancels   = newCodec[Cancel]("cancel", controlMax, (*Cancel).valid)
+	credits   = newCodec[Credit]("credit", controlMax, nil)
+	pings     = newCodec[ping]("ping", controlMax, nil)
+	pongs     = newCodec[Pong]("pong", controlMax, nil)
 )
 
 func (c *codec[T]) encode(v *T) ([]byte, error) {
@@ -111,7 +112,7 @@ func (c *codec[T]) encode(v *T) ([]byte, error) {
 	if err := c.check(out.Bytes()); err != nil {
 		return nil, err
 	}
-	return out.Bytes(), nil
+	return out.Bytes(), c.values(v)
 }
 
 // decode reads a message. It keeps no reference to b.
@@ -126,7 +127,21 @@ func (c *codec[T]) decode(b []byte) (T, error) {
 		var zero T
 		return zero, fmt.Errorf("%w: %s: %w", ErrMessage, c.name, err)
 	}
+	if err := c.values(&v); err != nil {
+		var zero T
+		return zero, err
+	}
 	return v, nil
+}
+
+func (c *codec[T]) values(v *T) error {
+	if c.valid == nil {
+		return nil
+	}
+	if err := c.valid(v); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrMessage, c.name, err)
+	}
+	return nil
 }
 
 func (c *codec[T]) check(b []byte) error {

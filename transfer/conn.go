@@ -248,6 +248,8 @@ func (c *Conn) wrap(op, subject string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, ErrPermission), errors.Is(err, ErrDisconnected):
+		return err // ours already
 	case errors.Is(err, nats.ErrNoResponders):
 		mine = ErrNoResponders
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining):
@@ -292,7 +294,15 @@ func (c *Conn) onDisconnect(_ *nats.Conn, err error) {
 		return
 	}
 	c.log.Warn("nats: connection lost", "err", err)
-	c.failPublishes(fmt.Errorf("%w: connection lost before the acknowledgement", ErrDisconnected), nil)
+	lost := fmt.Errorf("%w: connection lost before the answer", ErrDisconnected)
+	c.failPublishes(lost, nil)
+	c.mu.Lock()
+	for _, rs := range c.requests {
+		for r := range rs {
+			r.cancel(lost)
+		}
+	}
+	c.mu.Unlock()
 	if c.cfg.OnConnection != nil {
 		c.cfg.OnConnection(false)
 	}

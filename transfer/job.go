@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"bulkhead/internal/identity"
@@ -155,7 +156,7 @@ func (p *Peer) answerJob(m Msg, hash Hash, a *Accept, r *Reject) {
 // clip shortens a text that only people read.
 func clip(s string, n int) string {
 	if len(s) > n {
-		return s[:n]
+		return strings.ToValidUTF8(s[:n], "")
 	}
 	return s
 }

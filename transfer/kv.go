@@ -148,6 +148,26 @@ func (c *Conn) EnsureKV(ctx context.Context, node string, maxBytes int64) error 
 	return nil
 }
 
+// StoredKV implements [Bus].
+func (c *Conn) StoredKV(ctx context.Context, node string) (msgs int, bytes int64, err error) {
+	if err := CheckName(node); err != nil {
+		return 0, 0, err
+	}
+	js, err := jetstream.New(c.nc)
+	if err != nil {
+		return 0, 0, fmt.Errorf("transfer: KV stream of %s: %w", node, err)
+	}
+	s, err := js.Stream(ctx, KVStreamName(node)) // asks the server
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return 0, 0, fmt.Errorf("%w: of %s", ErrNoStream, node)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("transfer: KV stream of %s: %w", node, err)
+	}
+	state := s.CachedInfo().State
+	return int(state.Msgs), int64(state.Bytes), nil
+}
+
 // DropKV implements [Bus].
 func (c *Conn) DropKV(ctx context.Context, node string) error {
 	if err := CheckName(node); err != nil {

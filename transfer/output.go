@@ -28,7 +28,7 @@ func (p *Peer) NewOutput(job Job, tokenHash Hash) *OutputSender {
 func (s *OutputSender) Send(b OutputBody) error {
 	plain, err := bodies.encode(&b)
 	if err == nil {
-		err = b.check(s.p.Role())
+		err = b.sentBy(s.p.Role())
 	}
 	if err != nil {
 		return err
@@ -45,23 +45,6 @@ func (s *OutputSender) Send(b OutputBody) error {
 	}
 	s.next++
 	return s.p.bus.Publish(s.subject, data)
-}
-
-// check makes sure that exactly one member is set, and one that from may send.
-func (b *OutputBody) check(from Role) error {
-	n := 0
-	for _, set := range []bool{b.Receipt != nil, len(b.Tokens) > 0, b.Finish != nil, b.Fail != nil} {
-		if set {
-			n++
-		}
-	}
-	switch {
-	case n != 1:
-		return fmt.Errorf("%w: output body with %d members, want 1", ErrMessage, n)
-	case from == RolePrefill && b.Fail == nil:
-		return fmt.Errorf("%w: a prefill node's output can only be a failure", ErrMessage)
-	}
-	return nil
 }
 
 // ReceiveOutput hears one attempt's output on its reply subject. handler gets
@@ -132,7 +115,7 @@ func (r *outputReceiver) open(data []byte) (Role, OutputBody, error) {
 	}
 	b, err := bodies.decode(plain)
 	if err == nil {
-		err = b.check(o.From)
+		err = b.sentBy(o.From)
 	}
 	if err != nil {
 		return "", OutputBody{}, fmt.Errorf("%w: %w", ErrOutput, err)

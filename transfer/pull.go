@@ -129,7 +129,7 @@ func (p *puller) refill() {
 func (p *puller) request(body string) {
 	subject := "$JS.API.CONSUMER.MSG.NEXT." + KVStreamName(p.node) + "." + p.node
 	if err := p.c.nc.PublishRequest(subject, p.inbox, []byte(body)); err != nil {
-		p.c.log.Warn("nats: cannot ask for KV frames", "err", err)
+		p.c.log.Debug("nats: cannot ask for KV frames", "err", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // A schema is what one message, or one part of it, may look like on the wire.
@@ -126,8 +127,12 @@ func (s *schema) walk(b []byte) ([]byte, error) {
 		}
 		return nil, s.bad("is not a float32")
 	case text:
-		n, rest, ok := head(b, 0xa0, 0x1f, 0xd9)
-		return s.skip(n, rest, ok, "a string")
+		n, at, ok := head(b, 0xa0, 0x1f, 0xd9)
+		rest, err := s.skip(n, at, ok, "a string")
+		if err == nil && !utf8.Valid(at[:n]) {
+			return nil, s.bad("is not UTF-8")
+		}
+		return rest, err
 	case blob:
 		if len(b) > 0 && b[0] == 0xc0 {
 			return b[1:], nil
