@@ -112,7 +112,7 @@ func (g *Grant) Header(plan seal.Plan, i int, prefillEpoch uint64) seal.Header {
 }
 
 // firsts is the plaintext of the manifest's sealed first token.
-var firsts = newCodec[sample.Token]("first", seal.MaxFirst)
+var firsts = newCodec[sample.Token]("first", seal.MaxFirst, nil)
 
 // EncodeFirst gives the plaintext of the manifest's sealed first token.
 func EncodeFirst(t sample.Token) ([]byte, error) { return firsts.encode(&t) }
