@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base32"
 	"errors"
 	"fmt"
 	"time"
@@ -24,9 +23,6 @@ type attempt struct {
 	stops  []func()
 }
 
-// idText writes ids as they stand in subjects.
-var idText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
-
 // newAttempt makes and signs everything that the two nodes are to be told.
 func (s *sequence) newAttempt(number int, g grant) (*attempt, error) {
 	x, cfg := s.x, &s.x.r.cfg
@@ -37,15 +33,15 @@ func (s *sequence) newAttempt(number int, g grant) (*attempt, error) {
 	_, _ = rand.Read(a.job.ReplyKey[:])
 	a.digest = tenant.PromptDigest(a.job.Salt, s.prompt)
 
-	// The reply subject names the token, so the token cannot name the subject: it is
-	// bound to the subject's prefix, router and request, and to the reply key.
-	prefix := "out." + cfg.Name + "." + idText.EncodeToString(x.id[:])
+	// The reply subject names the token, so the token cannot name all of the subject: it
+	// is bound to the part before it, which is this router and this request.
+	reply := transfer.OutSubject{Router: cfg.Name, Request: transfer.ID(x.id)}
 	token, err := tenant.Sign(tenant.Claims{
 		Tenant: x.tenant.ID, Request: x.id, Child: uint16(s.child), Attempt: uint16(number),
 		Model: g.pair.decode.Model, PromptLen: len(s.prompt), PromptDigest: a.digest,
 		BlockTokens: tenant.BlockTokens, Blocks: tenant.Blocks(len(s.prompt)), MaxNew: s.params.MaxNew,
 		Prefill: g.pair.prefill.Node, Decode: g.pair.decode.Node, DecodeEpoch: g.pair.decode.Epoch,
-		ReplyBinding: tenant.ReplyBinding(prefix, a.job.ReplyKey),
+		ReplyBinding: tenant.ReplyBinding(reply.Scope(), a.job.ReplyKey),
 		PrefixScope:  cfg.Tenants.PrefixRoot(x.tenant, g.pair.decode.Model),
 		IssuedAt:     now, NotBefore: now, Expires: now.Add(min(tenant.MaxLifetime, max(s.flow.firstEnd.Sub(now), time.Second))),
 		Router: cfg.Name,
@@ -55,17 +51,17 @@ func (s *sequence) newAttempt(number int, g grant) (*attempt, error) {
 	}
 	a.job.Token = token
 	a.hash = tenant.HashToken(token)
-	a.job.Reply = prefix + "." + tenant.Fingerprint(a.hash)
+	reply.Token = transfer.Fingerprint(a.hash)
+	a.job.Reply = reply.String()
 	return a, nil
 }
 
 // begin hears the attempt's output and watches its nodes; both before anything is sent.
 func (s *sequence) begin(a *attempt) error {
 	r := s.x.r
-	stop, err := r.cluster.Receive(Attempt{
-		TokenHash: a.hash, Reply: a.job.Reply, ReplyKey: a.job.ReplyKey,
-		Prefill: a.pair.prefill, Decode: a.pair.decode,
-	}, func(from transfer.Role, body transfer.OutputBody, err error) { s.heard(a, from, body, err) })
+	stop, err := r.cluster.ReceiveOutput(a.job.Reply, a.job.ReplyKey, a.hash,
+		func(from transfer.Role, body transfer.OutputBody) { s.heard(a, from, body) },
+		func(error) { s.post(event{kind: evViolation, attempt: a.number}) })
 	if err != nil {
 		return fmt.Errorf("router: hear the output of an attempt: %w", err)
 	}
@@ -87,17 +83,15 @@ func (s *sequence) end(a *attempt) {
 }
 
 // heard turns a message of a node into an event. It runs on the bus's goroutine.
-func (s *sequence) heard(a *attempt, from transfer.Role, body transfer.OutputBody, err error) {
+func (s *sequence) heard(a *attempt, from transfer.Role, body transfer.OutputBody) {
 	e := event{attempt: a.number, role: from}
 	switch {
-	case err != nil:
-		e.kind = evViolation
 	case body.Fail != nil:
 		e.kind, e.reject = evFail, *body.Fail
 	case from != transfer.RoleDecode: // prefill can only fail
 		e.kind = evViolation
 	case body.Receipt != nil:
-		e.kind, e.receipt = evReceipt, s.checkReceipt(a, *body.Receipt)
+		e.kind, e.receipt = evReceipt, s.checkReceipt(a, body.Receipt)
 		if e.receipt == nil {
 			e.kind = evViolation
 		}
@@ -111,17 +105,17 @@ func (s *sequence) heard(a *attempt, from transfer.Role, body transfer.OutputBod
 
 // checkReceipt returns nil unless the receipt was signed by this attempt's decode node in
 // this boot, for this token, over exactly the pages of the prompt.
-func (s *sequence) checkReceipt(a *attempt, signed transfer.SignedReceipt) *receiptFacts {
-	r, err := s.x.r.cluster.Receipt(signed.Statement, a.pair.decode)
-	switch {
-	case err != nil,
-		r.TokenHash != a.hash,
-		r.Decode != a.pair.decode.Node, r.Epoch != a.pair.decode.Epoch,
-		r.Pages != tenant.Blocks(len(s.prompt)),
-		signed.Cached < 0 || signed.Cached > len(s.prompt):
+func (s *sequence) checkReceipt(a *attempt, signed *transfer.SignedReceipt) *receiptFacts {
+	d := a.pair.decode
+	_, hash, err := s.x.r.cluster.VerifyReceipt(signed, a.job.Reply, a.hash, d.Node, d.Epoch, tenant.Blocks(len(s.prompt)))
+	if err == nil && signed.Cached > len(s.prompt) {
+		err = fmt.Errorf("router: %d cached tokens of a prompt of %d", signed.Cached, len(s.prompt))
+	}
+	if err != nil {
+		s.x.r.log.Error("receipt refused", "request_id", s.x.idText, "node", d.Node, "err", err)
 		return nil
 	}
-	return &receiptFacts{hash: r.Hash, cached: signed.Cached}
+	return &receiptFacts{hash: hash, cached: signed.Cached, model: d.Model}
 }
 
 // submit sends the job to one of the two nodes and posts the answer.

@@ -1,6 +1,10 @@
 package router
 
-import "net/http"
+import (
+	"net/http"
+
+	"bulkhead/internal/tokenizer"
+)
 
 // handleChat answers POST /v1/chat/completions. exchange.serve has its seven steps:
 // authenticate, decode, tokenize, admit, place, submit, stream.
@@ -11,6 +15,7 @@ func (r *Router) handleChat(w http.ResponseWriter, req *http.Request) {
 // shape is what differs between the answers of the two endpoints.
 type shape interface {
 	chat() bool
+	endpoint() string
 	opening(x *exchange, i int) any               // first event of a choice; nil: none
 	delta(x *exchange, i int, p piece) any        // one piece of text
 	ending(x *exchange, i int, finish string) any // last event of a choice
@@ -66,33 +71,34 @@ type chatMessage struct {
 	Refusal *string `json:"refusal"`
 }
 
-func (chatShape) chat() bool { return true }
+func (chatShape) endpoint() string { return "/v1/chat/completions" }
+func (chatShape) chat() bool       { return true }
 
-func (chatShape) chunk(x *exchange, c ...chunkChoice) chatChunk {
+func (chatShape) chunk(x *exchange, i int, c ...chunkChoice) chatChunk {
 	if c == nil {
 		c = []chunkChoice{}
 	}
 	return chatChunk{
 		ID: "chatcmpl-" + x.idText, Object: "chat.completion.chunk", Created: x.start.Unix(), Model: x.gen.model,
-		Fingerprint: x.fingerprint(), Choices: c, Usage: maybeUsage{asked: x.gen.includeUsage},
+		Fingerprint: x.fingerprint(i), Choices: c, Usage: maybeUsage{asked: x.gen.includeUsage},
 	}
 }
 
 func (s chatShape) opening(x *exchange, i int) any {
 	empty := ""
-	return s.chunk(x, chunkChoice{Index: i, Delta: chatDelta{Role: "assistant", Content: &empty}})
+	return s.chunk(x, i, chunkChoice{Index: i, Delta: chatDelta{Role: "assistant", Content: &empty}})
 }
 
 func (s chatShape) delta(x *exchange, i int, p piece) any {
-	return s.chunk(x, chunkChoice{Index: i, Delta: chatDelta{Content: &p.text}, Logprobs: newChatLogprobs(x.r.tok, p.logprobs, x.gen.params.Logprobs)})
+	return s.chunk(x, i, chunkChoice{Index: i, Delta: chatDelta{Content: &p.text}, Logprobs: newChatLogprobs(x.r.tok, p.logprobs, x.gen.params.Logprobs)})
 }
 
 func (s chatShape) ending(x *exchange, i int, finish string) any {
-	return s.chunk(x, chunkChoice{Index: i, Finish: &finish})
+	return s.chunk(x, i, chunkChoice{Index: i, Finish: &finish})
 }
 
 func (s chatShape) usage(x *exchange) any {
-	c := s.chunk(x)
+	c := s.chunk(x, 0)
 	c.Usage.usage = x.usageObject()
 	return c
 }
@@ -100,7 +106,7 @@ func (s chatShape) usage(x *exchange) any {
 func (chatShape) whole(x *exchange) any {
 	out := chatCompletion{
 		ID: "chatcmpl-" + x.idText, Object: "chat.completion", Created: x.start.Unix(), Model: x.gen.model,
-		Fingerprint: x.fingerprint(), Usage: x.usageObject(),
+		Fingerprint: x.fingerprint(0), Usage: x.usageObject(),
 	}
 	for i, c := range x.choices {
 		out.Choices = append(out.Choices, chatChoice{
@@ -124,7 +130,7 @@ type tokenLogprob struct {
 	Top     []tokenLogprob `json:"top_logprobs,omitzero"`
 }
 
-func newChatLogprobs(tok Tokenizer, entries []logprob, asked bool) *chatLogprobs {
+func newChatLogprobs(tok *tokenizer.Tokenizer, entries []logprob, asked bool) *chatLogprobs {
 	if !asked {
 		return nil
 	}
@@ -140,7 +146,7 @@ func newChatLogprobs(tok Tokenizer, entries []logprob, asked bool) *chatLogprobs
 	return out
 }
 
-func newTokenLogprob(tok Tokenizer, id int32, p float32) tokenLogprob {
+func newTokenLogprob(tok *tokenizer.Tokenizer, id int32, p float32) tokenLogprob {
 	raw := tok.Piece(id)
 	t := tokenLogprob{Token: tokenText(raw), Logprob: finite(p), Bytes: make([]int, len(raw))}
 	for i, b := range raw {

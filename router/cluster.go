@@ -4,44 +4,32 @@ import (
 	"context"
 
 	"bulkhead/transfer"
+	"bulkhead/transfer/seal"
 )
 
-// Cluster is what the router asks of the bus: the few calls of a [transfer.Peer] that a request
-// needs. Everything it returns has been verified to come from the node it names.
+// Cluster is what the router asks of the bus: the few calls of a [transfer.Peer] and of
+// its [transfer.Directory] that a request needs. [Bus] is one. What it returns has
+// been verified to come from the node it names.
 type Cluster interface {
-	// Nodes returns the announcements believed now, of prefill and decode nodes.
-	// The caller may keep the slice.
-	Nodes() []transfer.Announce
-	// Connected reports whether there is a connection to the bus.
-	Connected() bool
-	// SubmitJob sends a job to the node of an announcement and returns its answer: an Accept, or
-	// as error *transfer.Rejected, transfer.ErrNodeLost, or ctx's.
+	// List returns the announcements of a role that are believed now.
+	List(role transfer.Role) []transfer.Announce
+	// SubmitJob sends a job to the node of an announcement and returns its answer.
 	SubmitJob(ctx context.Context, to transfer.Announce, job transfer.Job) (transfer.Accept, error)
-	// SendCancel ends an attempt on a node; it returns when the node has confirmed it.
+	// SendCancel ends an attempt on a node, and returns when the node has confirmed it.
 	SendCancel(ctx context.Context, node string, c transfer.Cancel) error
 	// Ping asks whether a node is alive, and in which boot.
 	Ping(ctx context.Context, node string) (transfer.Pong, error)
-	// Receive hears the output of one attempt until stop is called. handle is called for one message
-	// after another and must not wait; err is set when the stream of one role breaks (a gap, bytes
-	// that do not open), and nothing follows.
-	Receive(a Attempt, handle func(from transfer.Role, body transfer.OutputBody, err error)) (stop func(), err error)
-	// Receipt verifies a receipt's signature against the node it is to come from.
-	Receipt(statement []byte, from transfer.Announce) (Receipt, error)
+	// ReceiveOutput hears one attempt's output, in order; broken is told the first message that is not in it.
+	ReceiveOutput(subject string, key [32]byte, tokenHash transfer.Hash,
+		handler func(from transfer.Role, b transfer.OutputBody), broken func(error)) (stop func(), err error)
+	// VerifyReceipt checks that a receipt is this attempt's, and returns its hash.
+	VerifyReceipt(s *transfer.SignedReceipt, reply string, token transfer.Hash, decode string, epoch uint64, pages int) (seal.Receipt, transfer.Hash, error)
 }
 
-// Attempt is what a Cluster needs to hear an attempt's output.
-type Attempt struct {
-	TokenHash       transfer.Hash
-	Reply           string
-	ReplyKey        [32]byte
-	Prefill, Decode transfer.Announce
+// Bus is a Cluster: a router's peer on the bus and its directory of the others.
+type Bus struct {
+	*transfer.Peer
+	*transfer.Directory
 }
 
-// Receipt is what a verified receipt says; see package seal.
-type Receipt struct {
-	Hash      transfer.Hash // of its bytes: the x-bulkhead-receipt header
-	TokenHash transfer.Hash
-	Pages     int
-	Decode    string
-	Epoch     uint64
-}
+var _ Cluster = Bus{}

@@ -27,36 +27,37 @@ type textChoice struct {
 	Finish   *string       `json:"finish_reason"`
 }
 
-func (textShape) chat() bool { return false }
+func (textShape) endpoint() string { return "/v1/completions" }
+func (textShape) chat() bool       { return false }
 
-func (textShape) object(x *exchange, c ...textChoice) textCompletion {
+func (textShape) object(x *exchange, i int, c ...textChoice) textCompletion {
 	if c == nil {
 		c = []textChoice{}
 	}
 	return textCompletion{
 		ID: "cmpl-" + x.idText, Object: "text_completion", Created: x.start.Unix(), Model: x.gen.model,
-		Fingerprint: x.fingerprint(), Choices: c, Usage: maybeUsage{asked: x.gen.includeUsage},
+		Fingerprint: x.fingerprint(i), Choices: c, Usage: maybeUsage{asked: x.gen.includeUsage},
 	}
 }
 
 func (textShape) opening(*exchange, int) any { return nil }
 
 func (s textShape) delta(x *exchange, i int, p piece) any {
-	return s.object(x, textChoice{Index: i, Text: p.text, Logprobs: newTextLogprobs(x, p.logprobs)})
+	return s.object(x, i, textChoice{Index: i, Text: p.text, Logprobs: newTextLogprobs(x, p.logprobs)})
 }
 
 func (s textShape) ending(x *exchange, i int, finish string) any {
-	return s.object(x, textChoice{Index: i, Finish: &finish})
+	return s.object(x, i, textChoice{Index: i, Finish: &finish})
 }
 
 func (s textShape) usage(x *exchange) any {
-	c := s.object(x)
+	c := s.object(x, 0)
 	c.Usage.usage = x.usageObject()
 	return c
 }
 
 func (s textShape) whole(x *exchange) any {
-	out := s.object(x)
+	out := s.object(x, 0)
 	out.Usage.usage = x.usageObject()
 	for i, c := range x.choices {
 		out.Choices = append(out.Choices, textChoice{

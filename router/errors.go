@@ -191,7 +191,7 @@ func refusal(r transfer.Reject, limitParam string) *apiError {
 		e = contextError(int(r.Limit), int(r.Value), limitParam)
 	case transfer.ReasonNoPages, transfer.ReasonBusy, transfer.ReasonDraining:
 		e = fail(kindOverloaded, "", "the cluster has no free capacity at the moment; retry later")
-	case transfer.ReasonNodeLost, transfer.ReasonCancelled:
+	case transfer.ReasonNodeLost, transfer.ReasonCancelled, transfer.ReasonPeer:
 		e = fail(kindWorkerLost, "", "a node was lost while it worked on the request")
 	case transfer.ReasonTimeout:
 		e = fail(kindTimeout, "", "the request was not answered within its deadline")

@@ -14,6 +14,7 @@ import (
 
 	"bulkhead/internal/tenant"
 	"bulkhead/internal/tokenizer"
+	"bulkhead/transfer"
 )
 
 // exchange is one generation request, from its first header to its last byte.
@@ -59,7 +60,7 @@ var (
 func (r *Router) open(w http.ResponseWriter, req *http.Request, s shape) *exchange {
 	x := &exchange{r: r, w: w, req: req, shape: s, start: time.Now()}
 	_, _ = rand.Read(x.id[:]) // never fails
-	x.idText = idText.EncodeToString(x.id[:])
+	x.idText = transfer.ID(x.id).String()
 	x.ctx, x.cancel = context.WithCancelCause(req.Context())
 	w.Header().Set("x-request-id", x.idText)
 	r.exchanges.add(x)
@@ -268,7 +269,7 @@ func (x *exchange) admit() error {
 	if err := x.r.desk.charge(x.tenant, prompts); err != nil {
 		return err
 	}
-	x.r.metrics.admitted.Inc("admitted", "ok")
+	x.r.metrics.admission.Inc("admitted", "ok")
 	return nil
 }
 

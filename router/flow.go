@@ -63,7 +63,8 @@ const (
 // receiptFacts is what a verified receipt says.
 type receiptFacts struct {
 	hash   transfer.Hash
-	cached int // prompt tokens that prefill found in its cache
+	cached int           // prompt tokens that prefill found in its cache
+	model  transfer.Hash // fingerprint of the model that answers
 }
 
 // event is what happened. Attempt says in which attempt; events of earlier ones are
@@ -214,7 +215,7 @@ func (f *flow) refused(e event) []decision {
 			f.refusals++
 			return append(f.cancelBoth(transfer.ReasonCancelled), f.place(f.nodeOf(e.role))...)
 		}
-	case transfer.ReasonDraining, transfer.ReasonCancelled, transfer.ReasonNodeLost, transfer.ReasonInternal, transfer.ReasonTimeout:
+	case transfer.ReasonDraining, transfer.ReasonCancelled, transfer.ReasonPeer, transfer.ReasonNodeLost, transfer.ReasonInternal, transfer.ReasonTimeout:
 		if f.retries < f.cfg.Retries {
 			return f.retry(f.nodeOf(e.role))
 		}

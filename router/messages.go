@@ -1,6 +1,10 @@
 package router
 
-import "strings"
+import (
+	"strings"
+
+	"bulkhead/internal/tokenizer"
+)
 
 // readMessages reads the turns of a chat.
 func (p *requestParser) readMessages(c *cursor, param string) error {
@@ -18,8 +22,8 @@ func (p *requestParser) readMessages(c *cursor, param string) error {
 
 // readMessage reads one turn. SDKs send an assistant's message back as they got
 // it, with nulls in the members it did not use; those are taken.
-func (p *requestParser) readMessage(c *cursor, param string) (Message, error) {
-	var m Message
+func (p *requestParser) readMessage(c *cursor, param string) (tokenizer.Message, error) {
+	var m tokenizer.Message
 	hasContent := false
 	err := c.object(param+".", fields{
 		known: map[string]reader{

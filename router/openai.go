@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"bulkhead/internal/sample"
+	"bulkhead/internal/tokenizer"
 )
 
 // Limits of a request's fields.
@@ -19,12 +20,6 @@ const (
 	modelNameMax = 256
 )
 
-// Message is one turn of a chat: a role and its text.
-type Message struct {
-	Role    string
-	Content string
-}
-
 // prompt is one prompt of a completion: text or token ids.
 type prompt struct {
 	text string
@@ -36,8 +31,8 @@ type prompt struct {
 type generation struct {
 	chat     bool
 	model    string
-	messages []Message // chat
-	prompts  []prompt  // completion; 1 to choicesMax
+	messages []tokenizer.Message // chat
+	prompts  []prompt            // completion; 1 to choicesMax
 
 	n            int
 	params       sample.Params // MaxNew, Seed, Child and EOG are set later

@@ -26,7 +26,7 @@ func (x *exchange) stream() error {
 	x.sse = newSSE(x.w, x.r.cfg.WriteTimeout)
 	beat := newHeartbeat(x.gen.stream, x.r.cfg.SSEHeartbeatAfter)
 	defer beat.stop()
-	for x.open() > 0 {
+	for written := 0; x.open() > 0; {
 		select {
 		case <-x.ctx.Done():
 			if x.whyEnded() == evShutdown {
@@ -47,7 +47,10 @@ func (x *exchange) stream() error {
 				return x.writeError(err)
 			}
 		}
-		beat.reset()
+		if x.sse.writes != written { // only what the client sees counts
+			written = x.sse.writes
+			beat.reset()
+		}
 	}
 	return x.conclude()
 }

@@ -18,9 +18,10 @@ type sequence struct {
 	prompt []int32
 	params sample.Params
 
-	flow    flow
-	ticket  *ticket // waiting for a pair
-	attempt *attempt
+	flow     flow
+	ticket   *ticket // waiting for a pair
+	attempt  *attempt
+	lastPair [2]string // prefill and decode of the last attempt, for the log
 
 	stopString chan struct{} // closed when the text is complete
 	stopOnce   sync.Once
@@ -121,7 +122,7 @@ func (s *sequence) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-			s.step(event{kind: s.x.whyEnded()})
+			s.step(event{kind: s.whyEnded()})
 		case <-stopString:
 			stopString = nil
 			s.step(event{kind: evStopString})
@@ -136,10 +137,23 @@ func (s *sequence) run(ctx context.Context) {
 			s.step(event{kind: evTick})
 		}
 	}
+	s.leaveAttempt()
+}
+
+// whyEnded says why the exchange is over. A text that was complete before is no
+// client that left.
+func (s *sequence) whyEnded() eventKind {
+	select {
+	case <-s.stopString:
+		return evStopString
+	default:
+		return s.x.whyEnded()
+	}
 }
 
 // granted begins the attempt that the desk found a pair for.
 func (s *sequence) granted(g grant) {
+	s.x.r.metrics.wait.Seconds(time.Since(s.ticket.since))
 	s.ticket = nil
 	if g.err != nil {
 		s.step(event{kind: evNoPlace, attempt: s.flow.attempt, err: asAPIError(g.err)})
@@ -158,8 +172,9 @@ func (s *sequence) granted(g grant) {
 		s.step(event{kind: evNoPlace, attempt: s.flow.attempt, err: asAPIError(err)})
 		return
 	}
+	s.lastPair = [2]string{g.pair.prefill.Node, g.pair.decode.Node}
 	s.x.r.audit.admit(s, a)
-	s.step(event{kind: evPlaced, attempt: a.number, pair: [2]string{g.pair.prefill.Node, g.pair.decode.Node}})
+	s.step(event{kind: evPlaced, attempt: a.number, pair: s.lastPair})
 }
 
 // step feeds the flow and does what it decides.
@@ -199,14 +214,14 @@ func (s *sequence) do(e event, d decision) {
 			s.step(event{kind: evSlowReader})
 		}
 	case doFinish:
-		r.audit.finish(s, s.attempt, d.finish, "")
+		r.audit.finish(s, s.attempt, d.finish)
 		s.x.out.put(output{choice: s.choice, attempt: d.attempt, finish: d.finish})
 	case doFail:
 		if d.err.kind == kindIntegrity {
-			r.audit.violation(s, s.attempt, string(e.kind), d.err)
+			r.audit.violation(s, s.attempt, string(e.kind))
 			r.metrics.violations.Inc(string(e.kind))
 		}
-		r.audit.finish(s, s.attempt, "", d.err.kind)
+		r.audit.finish(s, s.attempt, string(d.err.kind))
 		s.x.out.put(output{choice: s.choice, attempt: d.attempt, err: d.err})
 	}
 }

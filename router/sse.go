@@ -14,6 +14,7 @@ type sse struct {
 	rc      *http.ResponseController
 	timeout time.Duration // of one write
 	begun   bool
+	writes  int
 }
 
 func newSSE(w http.ResponseWriter, timeout time.Duration) *sse {
@@ -52,6 +53,7 @@ func (s *sse) data(b []byte) error {
 }
 
 func (s *sse) write(b []byte) error {
+	s.writes++
 	if err := s.deadline(); err != nil {
 		return err
 	}

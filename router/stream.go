@@ -6,21 +6,14 @@ import (
 	"unicode/utf8"
 
 	"bulkhead/internal/sample"
+	"bulkhead/internal/tokenizer"
 )
-
-// textDecoder turns tokens into whole UTF-8 characters, holding back the start of one
-// whose end has not come. *tokenizer.Decoder is one.
-type textDecoder interface {
-	Push(id int32) string
-	Flush() string
-}
 
 // assembler turns the tokens of one choice into the text that its client may see.
 // Text that may be the beginning of a stop string is held back until it is known
 // not to be one, so a stop string is never seen, wherever token borders fall.
 type assembler struct {
-	tok   Tokenizer
-	dec   textDecoder
+	dec   *tokenizer.Decoder
 	stops []string
 	want  bool // log probabilities
 
@@ -47,8 +40,8 @@ type piece struct {
 
 func (p piece) empty() bool { return p.text == "" && len(p.logprobs) == 0 }
 
-func newAssembler(tok Tokenizer, stops []string, logprobs bool) *assembler {
-	return &assembler{tok: tok, dec: tok.NewDecoder(), stops: stops, want: logprobs}
+func newAssembler(tok *tokenizer.Tokenizer, stops []string, logprobs bool) *assembler {
+	return &assembler{dec: tok.NewDecoder(), stops: stops, want: logprobs}
 }
 
 // push takes tokens and returns what is certain of the text. stopped means that a

@@ -50,7 +50,7 @@ func (x *exchange) usageObject() *usageObject {
 
 // fingerprint is what a client may compare to know that the same model answers: the
 // beginning of the model fingerprint, which covers weights, tokenizer, template and kernels.
-func (x *exchange) fingerprint() string {
-	model := x.sequences[0].model
-	return "fp_" + hex.EncodeToString(model[:6])
+// It is known of a choice from its receipt on.
+func (x *exchange) fingerprint(choice int) string {
+	return "fp_" + hex.EncodeToString(x.choices[choice].receipt.model[:6])
 }
