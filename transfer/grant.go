@@ -52,13 +52,17 @@ func (p *Peer) VerifyJob(job Job, from identity.Peer, self Self, now time.Time) 
 	if err != nil {
 		return no(ReasonToken, 0, 0, err.Error())
 	}
+	reply, err := ParseOut(job.Reply)
+	if err != nil || reply.Router != from.Name || reply.Request != ID(claims.Request) || reply.Token != Fingerprint(hash) {
+		return no(ReasonToken, 0, 0, "reply subject is not this attempt's")
+	}
 	err = claims.Check(tenant.Expect{
 		Role: string(self.Role), Node: self.Node, Epoch: self.Epoch,
 		Model:        self.Model,
 		PromptLen:    len(job.Prompt),
 		PromptDigest: tenant.PromptDigest(job.Salt, job.Prompt),
 		MaxNew:       job.Params.MaxNew,
-		ReplyBinding: tenant.ReplyBinding(job.Reply, job.ReplyKey),
+		ReplyBinding: tenant.ReplyBinding(reply.Scope(), job.ReplyKey),
 	})
 	switch {
 	case errors.Is(err, tenant.ErrModel):
@@ -67,9 +71,6 @@ func (p *Peer) VerifyJob(job Job, from identity.Peer, self Self, now time.Time) 
 		return no(ReasonPrompt, claims.PromptLen, len(job.Prompt), err.Error())
 	case err != nil:
 		return no(ReasonToken, 0, 0, err.Error())
-	}
-	if reply, err := ParseOut(job.Reply); err != nil || reply.Router != from.Name || reply.Request != ID(claims.Request) || reply.Token != Fingerprint(hash) {
-		return no(ReasonToken, 0, 0, "reply subject is not this attempt's")
 	}
 	if err := job.Params.Validate(self.Vocab); err != nil {
 		return no(ReasonProtocol, 0, 0, err.Error())
