@@ -27,7 +27,7 @@ func (s *step) AppendKV(pp kernels.Pages, layer int, k, v kernels.Buffer, spans 
 			continue
 		}
 		if block, err := p.reserve(layer, sp); err != nil {
-			s.fault(kernels.Fault{Span: i, Layer: layer, Block: block, Page: sp.Table[block].Page, Err: err})
+			s.faults = append(s.faults, kernels.Fault{Span: i, Layer: layer, Block: block, Page: sp.Table[block].Page, Err: err})
 			continue
 		}
 		s.forRows(sp.Len, kb.cols, func(r int) {
