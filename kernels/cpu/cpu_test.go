@@ -80,3 +80,21 @@ func TestConfig(t *testing.T) {
 		t.Errorf("step after close: %v", err)
 	}
 }
+
+// TestClaimUnscrubbed: a page whose bytes were written and not zeroed must not
+// get an owner. No call leads there, so the test writes behind the pool's back.
+func TestClaimUnscrubbed(t *testing.T) {
+	b := opener(t, Config{Threads: 1})()
+	defer b.Close()
+	p, err := b.NewPages(kernels.PageLayout{Layers: 1, KVHeads: 1, HeadDim: 16}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.(*pages).state[0].used.Store(true)
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	p.Claim(0, kernels.Tag{Owner: 1})
+}

@@ -96,3 +96,10 @@ func ropeGeneric(x, table []float32, neox bool) {
 		x[b] = float32(u*s) + float32(v*c)
 	}
 }
+
+// halfGeneric rounds to f16, nearest even.
+func halfGeneric(dst []uint16, x []float32) {
+	for i, v := range x {
+		dst[i] = f32to16(v)
+	}
+}

@@ -129,7 +129,7 @@ func testRefusedReads(f *fixture) {
 		f.sub(a.name, func(f *fixture) {
 			p, s := f.attackPool(attackPos + 1)
 			a.spoil(p, s[1], s[2])
-			b := p.batch(attackHeads, attackLayer, parts(s)...)
+			b := p.batch(attackHeads, attackLayer, parts(s)...).fill()
 			f.refuse(a, p, s[1].table, func(o kernels.Ops) { b.attend(o, attackLayer) })
 			f.allNaN("the refused span", b.out(1))
 			f.equal("the span before", b.out(0), clean.out(0))
@@ -147,7 +147,7 @@ func testRefusedReads(f *fixture) {
 		s := p.sequence(2, 70)
 		p.run(attackHeads, 0, part{s, 0, 70})
 		p.run(attackHeads, 2, part{s, 0, 70})
-		b := p.batch(attackHeads, 1, part{s, 69, 1})
+		b := p.batch(attackHeads, 1, part{s, 69, 1}).fill()
 		err := f.b.Step(func(o kernels.Ops) error { b.attend(o, 1); return nil })
 		if !errors.Is(err, kernels.ErrUnwrittenPage) && !faultIs(err, kernels.ErrUnwrittenPage) {
 			f.Fatalf("step returned %v, want an unwritten page", err)
@@ -192,7 +192,7 @@ func testRefusedAppends(f *fixture) {
 			a.spoil(p, s[1], s[2])
 			// What every page holds before, but for those the others append to.
 			before := p.filled(attackLayer)
-			b := p.batch(attackHeads, attackLayer, parts(s)...)
+			b := p.batch(attackHeads, attackLayer, parts(s)...).fill()
 			f.refuse(a, p, s[1].table, func(o kernels.Ops) {
 				b.append(o, attackLayer)
 				b.attend(o, attackLayer)
@@ -230,7 +230,7 @@ func testRefusedOnce(f *fixture) {
 	p, s := f.attackPool(100)
 	good := slices.Clone(s[1].table)
 	s[1].table[1].Generation++
-	b := p.batch(attackHeads, 0, part{s[0], 100, 4}, part{s[1], 100, 4}, part{s[2], 100, 4})
+	b := p.batch(attackHeads, 0, part{s[0], 100, 4}, part{s[1], 100, 4}, part{s[2], 100, 4}).fill()
 	err := f.b.Step(func(o kernels.Ops) error {
 		b.append(o, 0)
 		copy(s[1].table, good)
@@ -260,7 +260,7 @@ func testRefusedOnce(f *fixture) {
 
 	f.sub("two spans claim the same slots", func(f *fixture) {
 		p, s := f.attackPool(100)
-		b := p.batch(attackHeads, 0, part{s[1], 100, 4}, part{s[1], 100, 4})
+		b := p.batch(attackHeads, 0, part{s[1], 100, 4}, part{s[1], 100, 4}).fill()
 		err := f.b.Step(func(o kernels.Ops) error { b.append(o, 0); return nil })
 		if !errors.As(err, &fe) || len(fe.Faults) != 1 || fe.Faults[0].Span != 1 || !errors.Is(fe.Faults[0], kernels.ErrAppendGap) {
 			f.Fatalf("step returned %v, want an append gap of span 1", err)
@@ -270,7 +270,7 @@ func testRefusedOnce(f *fixture) {
 		p, s := f.attackPool(attackPos + 1)
 		s[0].table[0].Page = -1
 		p.Scrub(s[2].table[2].Page)
-		b := p.batch(attackHeads, 0, part{s[0], attackPos, 1}, part{s[1], attackPos, 1}, part{s[2], attackPos, 1})
+		b := p.batch(attackHeads, 0, part{s[0], attackPos, 1}, part{s[1], attackPos, 1}, part{s[2], attackPos, 1}).fill()
 		err := f.b.Step(func(o kernels.Ops) error { b.attend(o, 0); return nil })
 		if !errors.As(err, &fe) || len(fe.Faults) != 2 || !errors.Is(fe.Faults[0], kernels.ErrPageRange) || fe.Faults[0].Span != 0 ||
 			!errors.Is(fe.Faults[1], kernels.ErrStalePage) || fe.Faults[1].Span != 2 {
@@ -292,7 +292,7 @@ func testRefusedStepError(f *fixture) {
 	}
 	p, s := f.attackPool(10)
 	s[0].table[0].Owner = 9
-	b := p.batch(attackHeads, 0, part{s[0], 9, 1})
+	b := p.batch(attackHeads, 0, part{s[0], 9, 1}).fill()
 	err := f.b.Step(func(o kernels.Ops) error { b.attend(o, 0); return fmt.Errorf("wrapped: %w", own) })
 	if !errors.Is(err, own) || !faultIs(err, kernels.ErrForeignPage) {
 		f.Errorf("step returned %v, want both errors", err)

@@ -82,12 +82,13 @@ type batch struct {
 	spans   []kernels.Span
 	k, v, q kernels.Buffer
 	dst     kernels.Buffer
+	mark    float32 // what dst holds before the step
 }
 
 func (p *pool) batch(heads, layer int, parts ...part) *batch {
 	p.f.Helper()
 	l := p.Layout()
-	b := &batch{p: p, heads: heads}
+	b := &batch{p: p, heads: heads, mark: nan}
 	var k, v, q []float32
 	rows := 0
 	gap := func() {
@@ -129,6 +130,17 @@ func (b *batch) attend(o kernels.Ops, layer int) {
 
 const attentionScale = 0.25
 
+// fill marks dst with plain numbers instead of NaN, so that NaN shows.
+func (b *batch) fill() *batch {
+	b.mark = 1
+	v := make([]float32, b.dst.Rows()*b.dst.Cols())
+	for i := range v {
+		v[i] = b.mark
+	}
+	b.p.f.store(b.dst, v)
+	return b
+}
+
 // out gives the attention rows of part i, and fails if a gap was written.
 func (b *batch) out(i int) []float32 {
 	f := b.p.f
@@ -141,7 +153,7 @@ func (b *batch) out(i int) []float32 {
 		}
 	}
 	for r, u := range used {
-		if !u && all[r*width] == all[r*width] {
+		if !u && !sameBits(all[r*width], b.mark) {
 			f.Fatalf("row %d of no span was written", r)
 		}
 	}
