@@ -70,8 +70,16 @@ func (t *Template) Source() string { return t.source }
 // speaks next. Use [Tokenizer.RenderChat] to get ids: text alone no longer shows which
 // control tokens a user typed.
 //
-// Errors: ErrRole, a *RenderError (ErrRender), ErrRenderLimit.
-func (t *Template) Render(messages []Message, addGenerationPrompt bool) (text string, err error) {
+// Errors: ErrNoMessages, ErrRole, a *RenderError (ErrRender), ErrRenderLimit.
+func (t *Template) Render(messages []Message, addGenerationPrompt bool) (string, error) {
+	return t.render(messages, addGenerationPrompt, nil)
+}
+
+// render renders messages whose content has been put into shadows; nil: it has not.
+func (t *Template) render(messages []Message, addGenerationPrompt bool, s *shadows) (text string, err error) {
+	if len(messages) == 0 {
+		return "", ErrNoMessages // most templates look at the first one
+	}
 	n := 0
 	list := make([]jinja.Value, len(messages))
 	for i, m := range messages {
@@ -87,7 +95,7 @@ func (t *Template) Render(messages []Message, addGenerationPrompt bool) (text st
 		d.Set("role", jinja.NewString(m.Role))
 		d.Set("content", jinja.NewString(content))
 	}
-	run := &run{t: t, left: baseBytes + perInputByte*n, limit: baseBytes + perInputByte*n, steps: maxSteps}
+	run := &run{t: t, shadows: s, left: baseBytes + perInputByte*n, limit: baseBytes + perInputByte*n, steps: maxSteps}
 	globals := run.globals()
 	for name, text := range t.special {
 		globals[name] = jinja.NewString(text)
