@@ -37,6 +37,10 @@ import (
 // Control tokens of white space alone are never recognised: white space is not shadowed, so
 // that templates can trim.
 //
+// Empty content has no character to mark. A template that wrote the two halves of a control
+// token around a message would write the token when the message is empty; none does, and
+// all that the user decides there is whether to say nothing.
+//
 // Roles are not free text (ErrRole), so templates may build control tokens from them.
 
 // RenderChat renders the file's chat template and turns it into ids. For chats in which
