@@ -6,6 +6,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -14,11 +15,12 @@ import (
 
 // run is one rendering: what it may still write and do, and the functions it calls.
 type run struct {
-	t       *Template
-	shadows *shadows // of the messages; nil if they are in none
-	limit   int      // bytes of one value
-	left    int      // bytes still to be written
-	steps   int      // loop turns and macro calls still to be made
+	t        *Template
+	shadows  *shadows // of the messages; nil if they are in none
+	limit    int      // bytes of one value
+	left     int      // bytes still to be written
+	steps    int      // loop turns and macro calls still to be made
+	deadline time.Time
 }
 
 const maxDepth = 64 // of lists in lists: bounds recursion over a value
@@ -49,7 +51,7 @@ func (r *run) globals() map[string]jinja.Value {
 }
 
 func (r *run) step(args, kwargs) (jinja.Value, error) {
-	if r.steps--; r.steps < 0 {
+	if r.steps--; r.steps < 0 || time.Now().After(r.deadline) {
 		return jinja.Undefined(), ErrRenderLimit
 	}
 	return jinja.NewString(""), nil
