@@ -224,7 +224,8 @@ def chats(directory, variables):
         m(("system", "s"), ("user", "q"), ("assistant", "</think>a</think>b"), ("tool", "{\"t\": 21}"), ("tool", "two"), ("assistant", "fine")),
         m(("user", "<tool_response>\nx\n</tool_response>"), ("assistant", "y"), ("user", "z")),
         m(("user", "日本語 😀 \u00a0\u3000"), ("assistant", "q\u0307\u0323 {{ x }} {% raw %}")),
-        m(("developer", "d"), ("user", "u")), m(("tool", "t")), m(("user", "it's \"quoted\" \\ back")), [],
+        m(("developer", "d"), ("user", "u")), m(("tool", "t")), m(("user", "it's \"quoted\" \\ back")),
+        m(("user", "hello big-WORLD (of) éclairs <b> x_y 1st o'neil")),
         m(("system", "a"), ("system", "b"), ("user", "\0 nul \x1c sep \x1c")), m(("user", "1 < 2 > 0 | 5 <b>bold</b>")),
     ]
     out = {"conversations": conversations, "templates": {}}
