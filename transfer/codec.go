@@ -63,6 +63,7 @@ var limits = map[string]int{
 	"body.receipt.statement": 4 << 10,
 	"body.tokens":            TokensMax,
 	"body.tokens.Top":        sample.MaxTopLogprobs,
+	"first.Top":              sample.MaxTopLogprobs,
 	"body.finish.reason":     16,
 	"body.fail.reason":       32,
 	"body.fail.detail":       512,

@@ -27,6 +27,7 @@ const (
 	kindOpen      kind = "kv.open"
 	kindManifest  kind = "kv.manifest"
 	kindRefusal   kind = "kv.reject"
+	kindReceipt   kind = "receipt"
 )
 
 // senders says which roles may sign which kind.
@@ -43,6 +44,7 @@ var senders = map[kind][]Role{
 	kindOpen:      {RolePrefill},
 	kindManifest:  {RolePrefill},
 	kindRefusal:   {RolePrefill},
+	kindReceipt:   {RoleDecode},
 }
 
 // envelope is a control message as it travels. Sig covers kind, destination

@@ -20,6 +20,8 @@ var (
 	// ErrOutput is an output message that breaks its stream: a gap, a foreign
 	// token, bytes that do not open.
 	ErrOutput = errors.New("transfer: bad output stream")
+	// ErrReceipt is a receipt of another attempt, node, boot or page count.
+	ErrReceipt = errors.New("transfer: receipt does not match the attempt")
 	// ErrSeal is bytes that do not open under the key they should be sealed with.
 	ErrSeal = errors.New("transfer: does not open")
 

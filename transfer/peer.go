@@ -54,6 +54,9 @@ func (p *Peer) Name() string  { return p.node.Name }
 func (p *Peer) Role() Role    { return Role(p.node.Role) }
 func (p *Peer) Epoch() uint64 { return p.node.Epoch }
 
+// Now is the node's clock.
+func (p *Peer) Now() time.Time { return p.clock() }
+
 // TokenHash names an attempt: the SHA-256 of its tenant token.
 func TokenHash(token string) Hash { return sha256.Sum256([]byte(token)) }
 

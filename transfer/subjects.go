@@ -99,6 +99,10 @@ func (s OutSubject) String() string {
 	return "out." + s.Router + "." + s.Request.String() + "." + s.Token.String()
 }
 
+// Scope is the subject without the token: what a token can be bound to
+// (tenant.ReplyBinding), since the subject in turn names the token.
+func (s OutSubject) Scope() string { return "out." + s.Router + "." + s.Request.String() }
+
 // ParseOut reads an [OutSubject].
 func ParseOut(subject string) (OutSubject, error) {
 	t, err := split(subject, "out", 4)

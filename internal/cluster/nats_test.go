@@ -20,7 +20,10 @@ import (
 	"bulkhead/transfer/seal"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The engine is shared by all tests of the package and lives as long as it.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("bulkhead/kernels/cpu.(*pool).work"))
+}
 
 // waitMax bounds what should take milliseconds: reaching it is a failure, never a measurement.
 const waitMax = 30 * time.Second
