@@ -53,7 +53,7 @@ type receiver struct {
 	window int // most tokens of one sequence
 	now    func() time.Time
 	log    *slog.Logger
-	stats  Metrics
+	stats  *Metrics
 	engine *worker
 	once   transfer.Once
 
@@ -311,7 +311,7 @@ func (r *receiver) cancel(hash transfer.Hash, from string, reason transfer.Reaso
 	}
 	if a.running {
 		r.mu.Unlock()
-		r.engine.cancel(a, done)
+		r.engine.cancel(a, reason, done)
 		return
 	}
 	r.end(a, reason, nil)
@@ -348,7 +348,7 @@ func (r *receiver) fail(a *attempt, reason transfer.Reason, err error) {
 // holds mu.
 func (r *receiver) end(a *attempt, reason transfer.Reason, err error) {
 	if a.running {
-		r.engine.cancel(a, func() {})
+		r.engine.cancel(a, reason, func() {})
 		return
 	}
 	r.forgetLocked(a)

@@ -51,74 +51,75 @@ func (n *Node) take(tj transfer.Job, from identity.Peer) (*transfer.Accept, *tra
 	if err := n.once.Use(g.Hash, g.Claims.Expires, now); err != nil {
 		return nil, reject(g, transfer.ReasonDuplicate, err)
 	}
-	j, err := n.newJob(g, prompt, plan, decode)
+	a, err := n.newAttempt(g, prompt, plan, decode)
 	if err != nil {
 		return nil, refused(g, err)
 	}
-	if err := n.worker.add(j); err != nil { // queue full
-		n.drop(j)
+	if err := n.worker.add(a); err != nil { // queue full
+		n.drop(a)
 		return nil, refused(g, err)
 	}
-	go n.ship(j)
-	return &transfer.Accept{TokenHash: g.Hash, Pages: len(j.table.Entries())}, nil
+	go n.ship(a)
+	return &transfer.Accept{TokenHash: g.Hash, Pages: len(a.table.Entries())}, nil
 }
 
-// newJob reserves the pages and makes the attempt's fresh keys.
-func (n *Node) newJob(g *transfer.Grant, prompt []int32, plan seal.Plan, decode transfer.Announce) (*job, error) {
+// newAttempt reserves the pages and makes the attempt's fresh keys.
+func (n *Node) newAttempt(g *transfer.Grant, prompt []int32, plan seal.Plan, decode transfer.Announce) (*attempt, error) {
 	lease := kv.Lease{Tenant: g.Claims.Tenant, Request: g.Claims.Request, Child: g.Claims.Child, Attempt: g.Claims.Attempt}
 	table, cached, err := n.pool.ReserveWithPrefix(lease, g.Claims.PrefixScope, prompt, len(prompt))
 	if err != nil {
 		return nil, err
 	}
-	j := &job{
+	a := &attempt{
 		grant: g, prompt: prompt, plan: plan, cached: cached, table: table, decode: decode,
 		out: n.cfg.Peer.NewOutput(g.Job, g.Hash), moved: make(chan struct{}),
 		blocks: cached / kernels.BlockTokens, pending: 2,
 	}
+	a.publish = func() { n.publishPrefix(a) }
 	ctx, stop := context.WithDeadline(context.Background(), g.Job.Deadline)
-	j.ctx, j.cancel = context.WithCancelCause(ctx)
-	context.AfterFunc(j.ctx, stop)
-	fail := func(err error) (*job, error) {
-		j.cancel(err)
+	a.ctx, a.cancel = context.WithCancelCause(ctx)
+	context.AfterFunc(a.ctx, stop)
+	fail := func(err error) (*attempt, error) {
+		a.cancel(err)
 		table.Release()
 		return nil, err
 	}
-	if j.keys, j.enc, err = seal.NewSender(decode.HPKE, g.Hash); err != nil {
+	if a.keys, a.enc, err = seal.NewSender(decode.HPKE, g.Hash); err != nil {
 		return fail(err)
 	}
-	if j.writer, err = table.BeginWrite(); err != nil {
+	if a.writer, err = table.BeginWrite(); err != nil {
 		return fail(err)
 	}
-	if j.reader, err = table.BeginWrite(); err != nil {
-		j.writer.Done()
+	if a.reader, err = table.BeginWrite(); err != nil {
+		a.writer.Done()
 		return fail(err)
 	}
 	subject := transfer.KVSubject{Decode: decode.Node, Request: transfer.ID(g.Claims.Request), Attempt: g.Claims.Attempt, Token: transfer.Fingerprint(g.Hash)}
-	if j.kv, err = n.sender(decode).Attempt(subject, g.Hash, 0); err != nil {
-		j.writer.Done()
-		j.reader.Done()
+	if a.kv, err = n.sender(decode).Attempt(subject, g.Hash, 0); err != nil {
+		a.writer.Done()
+		a.reader.Done()
 		return fail(err)
 	}
 	n.stats.cached.Add(float64(cached))
 	n.mu.Lock()
-	n.jobs[g.Hash] = j
+	n.jobs[g.Hash] = a
 	n.mu.Unlock()
-	j.whenEnded(func() {
+	a.whenEnded(func() {
 		n.mu.Lock()
 		delete(n.jobs, g.Hash)
 		n.mu.Unlock()
 	})
-	return j, nil
+	return a, nil
 }
 
 // drop takes back a job that nobody has begun with.
-func (n *Node) drop(j *job) {
-	j.cancel(errCancelled)
-	j.kv.Close()
-	j.writer.Done()
-	j.reader.Done()
-	j.leave()
-	j.leave()
+func (n *Node) drop(a *attempt) {
+	a.cancel(errCancelled)
+	a.kv.Close()
+	a.writer.Done()
+	a.reader.Done()
+	a.leave()
+	a.leave()
 }
 
 // sender is the way to one boot of one decode node; all attempts share its window.
@@ -154,31 +155,31 @@ func (n *Node) forgetSenders() {
 // cancel ends an attempt for its router.
 func (n *Node) cancel(c transfer.Cancel, from identity.Peer, done func()) {
 	n.mu.Lock()
-	j := n.jobs[c.TokenHash]
+	a := n.jobs[c.TokenHash]
 	n.mu.Unlock()
-	if j == nil || j.grant.Claims.Router != from.Name {
+	if a == nil || a.grant.Claims.Router != from.Name {
 		done()
 		return
 	}
-	j.whenEnded(done)
-	n.end(j, errCancelled)
+	a.whenEnded(done)
+	n.end(a, errCancelled)
 }
 
 // end stops both parties of a job; its pages go when they have let go.
-func (n *Node) end(j *job, cause error) {
-	j.cancel(cause)
-	n.worker.cancel(j)
+func (n *Node) end(a *attempt, cause error) {
+	a.cancel(cause)
+	n.worker.cancel(a)
 }
 
 func (n *Node) endAll(cause error) {
 	n.mu.Lock()
-	all := make([]*job, 0, len(n.jobs))
-	for _, j := range n.jobs {
-		all = append(all, j)
+	all := make([]*attempt, 0, len(n.jobs))
+	for _, a := range n.jobs {
+		all = append(all, a)
 	}
 	n.mu.Unlock()
-	for _, j := range all {
-		n.end(j, cause)
+	for _, a := range all {
+		n.end(a, cause)
 	}
 }
 
@@ -186,12 +187,12 @@ func (n *Node) endAll(cause error) {
 // says so under the attempt's own key.
 func (n *Node) credit(c transfer.Credit, from identity.Peer) {
 	n.mu.Lock()
-	j := n.jobs[c.TokenHash]
+	a := n.jobs[c.TokenHash]
 	n.mu.Unlock()
-	if j == nil || from.Name != j.grant.Claims.Decode || j.keys.CheckCredit(c.Limit, c.MAC) != nil {
+	if a == nil || from.Name != a.grant.Claims.Decode || a.keys.CheckCredit(c.Limit, c.MAC) != nil {
 		return
 	}
-	j.kv.Credit(c.Limit)
+	a.kv.Credit(c.Limit)
 }
 
 func reject(g *transfer.Grant, reason transfer.Reason, err error) *transfer.Reject {

@@ -60,7 +60,7 @@ type Node struct {
 
 	mu      sync.Mutex
 	senders map[string]*transfer.KVSender // guarded by mu: by decode node and epoch
-	jobs    map[transfer.Hash]*job        // guarded by mu
+	jobs    map[transfer.Hash]*attempt    // guarded by mu
 	free    sync.Pool                     // plaintext buffers of one frame
 }
 
@@ -103,7 +103,7 @@ func New(cfg Config) (*Node, error) {
 		layout: facts.Layout.Fingerprint(), window: window,
 		key: key, pool: pool, pages: pages, stats: cfg.Metrics,
 		log:  cfg.Log.With("node", cfg.Peer.Name()),
-		wake: make(chan struct{}, 1), senders: map[string]*transfer.KVSender{}, jobs: map[transfer.Hash]*job{},
+		wake: make(chan struct{}, 1), senders: map[string]*transfer.KVSender{}, jobs: map[transfer.Hash]*attempt{},
 	}
 	n.worker, err = newWorker(n)
 	return n, err

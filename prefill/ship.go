@@ -27,50 +27,52 @@ const rejectWait = 2 * time.Second
 // ship sends one attempt: opening message, every frame in order as its block
 // becomes complete, the signed manifest. It returns when the stream has stored
 // all of it, or the attempt has ended otherwise.
-func (n *Node) ship(j *job) {
-	err := n.shipAll(j)
-	j.reader.Done()
+func (n *Node) ship(a *attempt) {
+	err := n.shipAll(a)
+	a.reader.Done()
 	if err == nil {
-		n.publishPrefix(j)
-		n.stats.shipped(j.plan.Bytes())
+		a.mu.Lock()
+		a.whole = true
+		a.mu.Unlock()
+		n.stats.shipped(a.plan.Bytes())
 	} else {
-		n.refuseAttempt(j, err)
+		n.refuseAttempt(a, err)
 	}
-	j.kv.Close()
-	j.cancel(context.Canceled)
-	n.worker.shipped(j, j.plan.Blocks(), true)
-	j.leave()
+	a.kv.Close()
+	a.cancel(context.Canceled)
+	n.worker.shipped(a, a.plan.Blocks(), true)
+	a.leave()
 }
 
-func (n *Node) shipAll(j *job) error {
+func (n *Node) shipAll(a *attempt) error {
 	open := transfer.Open{
-		Token: j.grant.Job.Token, Prefill: n.self.Node, PrefillEpoch: n.self.Epoch,
-		Enc: j.enc, Frames: j.plan.Frames(), Layout: n.layout,
+		Token: a.grant.Job.Token, Prefill: n.self.Node, PrefillEpoch: n.self.Epoch,
+		Enc: a.enc, Frames: a.plan.Frames(), Layout: n.layout,
 	}
-	if err := j.kv.Open(j.ctx, open); err != nil {
+	if err := a.kv.Open(a.ctx, open); err != nil {
 		return err
 	}
 	chain := seal.NewChain()
-	for i := range j.plan.Frames() {
-		f := j.plan.Frame(i)
-		if err := j.waitBlock(f.Block); err != nil {
+	for i := range a.plan.Frames() {
+		f := a.plan.Frame(i)
+		if err := a.waitBlock(f.Block); err != nil {
 			return err
 		}
-		frame, err := n.sealFrame(j, i, f)
+		frame, err := n.sealFrame(a, i, f)
 		if err != nil {
 			return err
 		}
 		if err := chain.Add(frame); err != nil {
 			return err
 		}
-		if err := j.kv.Frame(j.ctx, frame); err != nil {
+		if err := a.kv.Frame(a.ctx, frame); err != nil {
 			return err
 		}
-		if _, hi := j.plan.BlockFrames(f.Block); i == hi-1 {
-			n.worker.shipped(j, f.Block+1, false)
+		if _, hi := a.plan.BlockFrames(f.Block); i == hi-1 {
+			n.worker.shipped(a, f.Block+1, false)
 		}
 	}
-	first, err := j.waitFirst()
+	first, err := a.waitFirst()
 	if err != nil {
 		return err
 	}
@@ -78,66 +80,66 @@ func (n *Node) shipAll(j *job) error {
 	if err != nil {
 		return err
 	}
-	sealed, err := j.keys.SealFirst(plain)
+	sealed, err := a.keys.SealFirst(plain)
 	if err != nil {
 		return err
 	}
 	statement, err := seal.Manifest{
-		TokenHash: j.grant.Hash, Blocks: j.plan.Blocks(), Tokens: j.plan.PromptLen,
-		Frames: j.plan.Frames(), Cached: j.cached, Chain: chain.Sum(), First: sealed,
+		TokenHash: a.grant.Hash, Blocks: a.plan.Blocks(), Tokens: a.plan.PromptLen,
+		Frames: a.plan.Frames(), Cached: a.cached, Chain: chain.Sum(), First: sealed,
 	}.Append(nil)
 	if err != nil {
 		return err
 	}
-	return j.kv.Manifest(j.ctx, statement)
+	return a.kv.Manifest(a.ctx, statement)
 }
 
 // sealFrame reads a frame's layers out of the page, under the page's own
 // ownership check, and seals them. The frame is a buffer of its own: it must
 // stay as it is until it is stored, to be sent again as the same bytes.
-func (n *Node) sealFrame(j *job, i int, f seal.FrameSpec) ([]byte, error) {
+func (n *Node) sealFrame(a *attempt, i int, f seal.FrameSpec) ([]byte, error) {
 	plain := n.buffer(f.Bytes)
 	defer n.recycle(plain)
-	if err := n.pages.Export(plain, j.table.Entries()[f.Block], f.Block, f.LayerStart, f.LayerEnd, f.TokenEnd-f.TokenStart); err != nil {
-		j.table.Quarantine("export: " + err.Error())
+	if err := n.pages.Export(plain, a.table.Entries()[f.Block], f.Block, f.LayerStart, f.LayerEnd, f.TokenEnd-f.TokenStart); err != nil {
+		a.table.Quarantine("export: " + err.Error())
 		return nil, &refusal{transfer.ReasonIntegrity, err}
 	}
 	frame := make([]byte, 0, seal.HeaderSize+f.Bytes+seal.TagSize)
-	return j.keys.SealFrame(frame, j.grant.Header(j.plan, i, n.self.Epoch), plain)
+	return a.keys.SealFrame(frame, a.grant.Header(a.plan, i, n.self.Epoch), plain)
 }
 
 // publishPrefix hands the full blocks of a finished prompt to the tenant's
 // prefix cache.
-func (n *Node) publishPrefix(j *job) {
-	err := j.table.MarkReady(j.plan.PromptLen)
+func (n *Node) publishPrefix(a *attempt) {
+	err := a.table.MarkReady(a.plan.PromptLen)
 	if err == nil {
-		err = j.table.Publish()
+		err = a.table.Publish()
 	}
 	if errors.Is(err, kv.ErrIncomplete) {
-		j.table.Quarantine("publish: " + err.Error())
+		a.table.Quarantine("publish: " + err.Error())
 	}
 	if err != nil {
-		n.log.Error("prefix not published", "request", transfer.ID(j.grant.Claims.Request), "err", err)
+		n.log.Error("prefix not published", "request", transfer.ID(a.grant.Claims.Request), "err", err)
 	}
 }
 
 // refuseAttempt tells decode and the router that an attempt will not complete.
 // A cancelled one is ended by its router, which needs no telling.
-func (n *Node) refuseAttempt(j *job, err error) {
+func (n *Node) refuseAttempt(a *attempt, err error) {
 	reason := reasonOf(err)
 	n.stats.refused(string(reason))
-	n.log.Warn("attempt ended", "request", transfer.ID(j.grant.Claims.Request), "attempt", j.grant.Claims.Attempt,
-		"decode", j.grant.Claims.Decode, "reason", reason, "err", err)
+	n.log.Warn("attempt ended", "request", transfer.ID(a.grant.Claims.Request), "attempt", a.grant.Claims.Attempt,
+		"decode", a.grant.Claims.Decode, "reason", reason, "err", err)
 	if reason == transfer.ReasonCancelled {
 		return
 	}
-	no := transfer.Reject{TokenHash: j.grant.Hash, Reason: reason, Detail: err.Error()}
+	no := transfer.Reject{TokenHash: a.grant.Hash, Reason: reason, Detail: err.Error()}
 	ctx, cancel := context.WithTimeout(context.Background(), rejectWait)
 	defer cancel()
-	if serr := j.out.Send(transfer.OutputBody{Fail: &no}); serr != nil {
+	if serr := a.out.Send(transfer.OutputBody{Fail: &no}); serr != nil {
 		n.log.Warn("failure not sent to the router", "err", serr)
 	}
-	if serr := j.kv.Reject(ctx, no); serr != nil {
+	if serr := a.kv.Reject(ctx, no); serr != nil {
 		n.log.Warn("failure not sent to decode", "err", serr)
 	}
 }

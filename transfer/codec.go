@@ -112,7 +112,10 @@ func (c *codec[T]) encode(v *T) ([]byte, error) {
 	if err := c.check(out.Bytes()); err != nil {
 		return nil, err
 	}
-	return out.Bytes(), c.values(v)
+	if err := c.values(v); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
 }
 
 // decode reads a message. It keeps no reference to b.

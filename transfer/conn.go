@@ -47,7 +47,7 @@ type Conn struct {
 	prefix string // of inboxes
 
 	mu       sync.Mutex
-	requests map[string]map[*request]struct{} // by subject, to be told of a denial
+	requests map[string]map[*request]struct{} // by subject: see watch
 	pubs     map[string]*kvPublish            // by ack inbox
 	pubSeq   uint64
 	watchers map[chan struct{}]struct{} // closed-over by KV consumers: poked on reconnect
@@ -109,9 +109,14 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		c.Close()
 		return nil, err
 	}
-	if _, err := c.nc.Subscribe(c.prefix+".kvack.*", c.onKVAck); err != nil {
+	acks := c.prefix + ".kvack.*"
+	_, err := c.nc.Subscribe(acks, c.onKVAck)
+	if err == nil {
+		err = c.settle(acks)
+	}
+	if err != nil {
 		c.Close()
-		return nil, fmt.Errorf("transfer: subscribe to acknowledgements: %w", err)
+		return nil, c.wrap("subscribe", acks, err)
 	}
 	return c, nil
 }
@@ -168,35 +173,48 @@ func (c *Conn) Publish(subject string, data []byte) error {
 
 // Request implements [Bus].
 func (c *Conn) Request(ctx context.Context, subject string, data []byte) ([]byte, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	r := &request{cancel}
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return nil, ErrClosed
-	}
-	if c.requests[subject] == nil {
-		c.requests[subject] = map[*request]struct{}{}
-	}
-	c.requests[subject][r] = struct{}{}
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.requests[subject], r)
-		if len(c.requests[subject]) == 0 {
-			delete(c.requests, subject)
-		}
-	}()
+	ctx, stop := c.watch(ctx, subject)
+	defer stop()
 	m, err := c.nc.RequestWithContext(ctx, subject, data)
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil {
-			err = cause
-		}
-		return nil, c.wrap("request", subject, err)
+		return nil, c.wrap("request", subject, causeOf(ctx, err))
 	}
 	return m.Data, nil
+}
+
+// watch returns a context that ends early, with its cause, when the server
+// denies a publish to one of subjects or the connection is lost: in both cases
+// no answer will come.
+func (c *Conn) watch(ctx context.Context, subjects ...string) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	r := &request{cancel}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range subjects {
+		if c.requests[s] == nil {
+			c.requests[s] = map[*request]struct{}{}
+		}
+		c.requests[s][r] = struct{}{}
+	}
+	return ctx, func() {
+		cancel(nil)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, s := range subjects {
+			delete(c.requests[s], r)
+			if len(c.requests[s]) == 0 {
+				delete(c.requests, s)
+			}
+		}
+	}
+}
+
+// causeOf returns why ctx ended, if it did, else err.
+func causeOf(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 // flushWait is how long a new subscription may take to reach the server.

@@ -129,56 +129,63 @@ func pubAckError(status string, data []byte) error {
 	return fmt.Errorf("transfer: KV stream refused the message: %d/%d %s", ack.Error.Code, ack.Error.ErrCode, ack.Error.Description)
 }
 
-// EnsureKV implements [Bus].
-func (c *Conn) EnsureKV(ctx context.Context, node string, maxBytes int64) error {
+// admin runs a call on a node's stream. JetStream's own requests are watched
+// like ours: a denied one ends at once.
+func (c *Conn) admin(ctx context.Context, node, what string, f func(context.Context, jetstream.JetStream) error) error {
 	if err := CheckName(node); err != nil {
 		return err
 	}
 	js, err := jetstream.New(c.nc)
 	if err != nil {
-		return fmt.Errorf("transfer: KV stream of %s: %w", node, err)
+		return fmt.Errorf("transfer: %s KV stream of %s: %w", what, node, err)
 	}
-	s, err := js.CreateOrUpdateStream(ctx, kvStream(node, maxBytes))
-	if err != nil {
-		return fmt.Errorf("transfer: KV stream of %s with %d bytes: %w", node, maxBytes, err)
+	api, stream := "$JS.API.", KVStreamName(node)
+	ctx, stop := c.watch(ctx,
+		api+"STREAM.INFO."+stream, api+"STREAM.CREATE."+stream, api+"STREAM.UPDATE."+stream, api+"STREAM.DELETE."+stream,
+		api+"CONSUMER.CREATE."+stream+"."+node+"."+KVFilter(node))
+	defer stop()
+	err = f(ctx, js)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return fmt.Errorf("%w: of %s", ErrNoStream, node)
 	}
-	if _, err := s.CreateOrUpdateConsumer(ctx, kvConsumer(node)); err != nil {
-		return fmt.Errorf("transfer: KV consumer of %s: %w", node, err)
-	}
-	return nil
+	return c.wrap(what, "KV stream of "+node, causeOf(ctx, err))
+}
+
+// EnsureKV implements [Bus].
+func (c *Conn) EnsureKV(ctx context.Context, node string, maxBytes int64) error {
+	return c.admin(ctx, node, "make", func(ctx context.Context, js jetstream.JetStream) error {
+		s, err := js.CreateOrUpdateStream(ctx, kvStream(node, maxBytes))
+		if err != nil {
+			return err
+		}
+		_, err = s.CreateOrUpdateConsumer(ctx, kvConsumer(node))
+		return err
+	})
 }
 
 // StoredKV implements [Bus].
 func (c *Conn) StoredKV(ctx context.Context, node string) (msgs int, bytes int64, err error) {
-	if err := CheckName(node); err != nil {
-		return 0, 0, err
-	}
-	js, err := jetstream.New(c.nc)
-	if err != nil {
-		return 0, 0, fmt.Errorf("transfer: KV stream of %s: %w", node, err)
-	}
-	s, err := js.Stream(ctx, KVStreamName(node)) // asks the server
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return 0, 0, fmt.Errorf("%w: of %s", ErrNoStream, node)
-	}
-	if err != nil {
-		return 0, 0, fmt.Errorf("transfer: KV stream of %s: %w", node, err)
-	}
-	state := s.CachedInfo().State
-	return int(state.Msgs), int64(state.Bytes), nil
+	err = c.admin(ctx, node, "look at", func(ctx context.Context, js jetstream.JetStream) error {
+		s, err := js.Stream(ctx, KVStreamName(node)) // asks the server
+		if err == nil {
+			state := s.CachedInfo().State
+			msgs, bytes = int(state.Msgs), int64(state.Bytes)
+		}
+		return err
+	})
+	return msgs, bytes, err
 }
 
 // DropKV implements [Bus].
 func (c *Conn) DropKV(ctx context.Context, node string) error {
-	if err := CheckName(node); err != nil {
-		return err
+	err := c.admin(ctx, node, "drop", func(ctx context.Context, js jetstream.JetStream) error {
+		return js.DeleteStream(ctx, KVStreamName(node))
+	})
+	if errors.Is(err, ErrNoStream) {
+		return nil
 	}
-	js, err := jetstream.New(c.nc)
-	if err != nil {
-		return fmt.Errorf("transfer: KV stream of %s: %w", node, err)
-	}
-	if err := js.DeleteStream(ctx, KVStreamName(node)); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("transfer: drop KV stream of %s: %w", node, err)
-	}
-	return nil
+	return err
 }

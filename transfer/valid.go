@@ -22,6 +22,7 @@ var reasons = map[Reason]bool{
 	ReasonDuplicate:     false,
 	ReasonInternal:      true,
 	ReasonLogits:        false,
+	ReasonPeer:          true, // announcements reach nodes at different times
 	ReasonNodeLost:      true,
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net/url"
+	"strconv"
 	"testing"
 	"time"
 
@@ -14,10 +16,14 @@ import (
 	"bulkhead/internal/identity"
 	"bulkhead/internal/sample"
 	"bulkhead/transfer"
+	"bulkhead/transfer/bustest"
 	"bulkhead/transfer/seal"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The engine is shared by all tests of the package and lives as long as it.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("bulkhead/kernels/cpu.(*pool).work"))
+}
 
 // waitMax bounds what should take milliseconds: reaching it is a failure, never a measurement.
 const waitMax = 30 * time.Second
@@ -48,6 +54,17 @@ func (w *world) start(port int) {
 	n, err := cluster.StartNATS(cluster.NATSConfig{Port: port, StoreDir: w.dir, Auth: w.keys.ServerAuth(), MaxMemory: 256 << 20, MaxStore: 16 << 20})
 	must(w.t, err)
 	w.nats = n
+}
+
+// restart stops the server and starts it at the same address.
+func (w *world) restart() {
+	w.t.Helper()
+	u, err := url.Parse(w.nats.ClientURL())
+	must(w.t, err)
+	port, err := strconv.Atoi(u.Port())
+	must(w.t, err)
+	w.nats.Shutdown()
+	w.start(port)
 }
 
 // node is one connected node.
@@ -249,4 +266,15 @@ func TestKV(t *testing.T) {
 		t.Fatalf("statement %q", st)
 	}
 	last.raw.Ack()
+}
+
+// The Bus over a real server passes what every Bus passes.
+func TestBus(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) bustest.Cluster {
+		w := newWorld(t)
+		return bustest.Cluster{
+			Router: w.node(identity.Router, "r0").bus, Prefill: w.node(identity.Prefill, "p0").bus, Decode: w.node(identity.Decode, "d0").bus,
+			Restart: w.restart,
+		}
+	})
 }

@@ -1,5 +1,3 @@
-// Package cluster puts the parts of Bulkhead into one process: it embeds the
-// nats-server, and is the only package that knows it.
 package cluster
 
 import (

@@ -181,6 +181,9 @@ func (v verified) checkTime(now time.Time) error {
 func (a *Authority) remember(key [sha256.Size]byte, v verified) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if _, ok := a.peers[key]; ok {
+		return
+	}
 	for k := range a.peers {
 		if len(a.peers) < maxPeers {
 			break

@@ -156,12 +156,12 @@ func TestInvariantBuilds(t *testing.T) {
 			t.Errorf("%s: invariants %v, panic %v", name, invariants, v)
 		}
 	}
-	p, f := testPool(t, 2)
+	p, _ := testPool(t, 2)
 	x := reserve(t, p, lease("a", 1), 64)
 	p.book[x.entries[0].Page].owner++
 	want("broken books", panics(func() { x.BeginWrite() }))
 
-	p, f = testPool(t, 2)
+	p, f := testPool(t, 2)
 	x = reserve(t, p, lease("a", 1), 64)
 	x.Release()
 	if (f.mangled > 0) != invariants {

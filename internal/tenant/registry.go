@@ -7,6 +7,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 )
@@ -52,11 +53,11 @@ type Tenant struct {
 // a slow password hash would only make a cheap way to load the router.
 type keyHash [sha256.Size]byte
 
-// String shows who a tenant is and no key.
-func (t *Tenant) String() string { return fmt.Sprintf("tenant %s (%s)", t.Name, t.ID) }
+// Format shows who a tenant is, and neither hash nor secret, under every verb.
+func (t *Tenant) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "tenant %s (%s)", t.Name, t.ID) }
 
-// GoString does the same under %#v.
-func (t *Tenant) GoString() string { return t.String() }
+// LogValue does the same for slog.
+func (t *Tenant) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(t)) }
 
 // Registry holds the tenants. It is safe for concurrent use.
 type Registry struct {
@@ -79,11 +80,11 @@ func NewRegistry() *Registry {
 	return r
 }
 
-// String keeps keys and hashes out of logs.
-func (r *Registry) String() string { return fmt.Sprintf("tenant registry of %d", r.Len()) }
+// Format shows the count of tenants under every verb.
+func (r *Registry) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "tenant registry of %d", r.Len()) }
 
-// GoString does the same under %#v.
-func (r *Registry) GoString() string { return r.String() }
+// LogValue does the same for slog.
+func (r *Registry) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(r)) }
 
 // Len returns the count of tenants.
 func (r *Registry) Len() int {

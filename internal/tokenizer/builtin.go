@@ -6,17 +6,21 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/ardanlabs/jinja"
 )
 
 // run is one rendering: what it may still write and do, and the functions it calls.
 type run struct {
-	t     *Template
-	limit int // bytes of one value
-	left  int // bytes still to be written
-	steps int // loop turns and macro calls still to be made
+	t        *Template
+	shadows  *shadows // of the messages; nil if they are in none
+	limit    int      // bytes of one value
+	left     int      // bytes still to be written
+	steps    int      // loop turns and macro calls still to be made
+	deadline time.Time
 }
 
 const maxDepth = 64 // of lists in lists: bounds recursion over a value
@@ -30,12 +34,15 @@ func (r *run) globals() map[string]jinja.Value {
 	g := map[string]jinja.Value{}
 	for name, fn := range map[string]func(args, kwargs) (jinja.Value, error){
 		fnOut: r.out, fnStep: r.step, fnSize: r.size,
-		"strip_":      r.strip(strings.Trim, strings.TrimFunc),
-		"lstrip_":     r.strip(strings.TrimLeft, strings.TrimLeftFunc),
-		"rstrip_":     r.strip(strings.TrimRight, strings.TrimRightFunc),
+		"strip_":      r.strip(strings.TrimFunc),
+		"lstrip_":     r.strip(strings.TrimLeftFunc),
+		"rstrip_":     r.strip(strings.TrimRightFunc),
 		"startswith_": r.affix(strings.HasPrefix),
 		"endswith_":   r.affix(strings.HasSuffix),
-		"replace_":    r.replace, "join_": r.join, "tojson_": r.tojson, "string_": r.toString,
+		"upper_":      r.changeCase(strings.ToUpper), "lower_": r.changeCase(strings.ToLower),
+		"capitalize_": r.changeCase(capitalize), "title_": r.changeCase(pyTitle), "titlefilter_": r.changeCase(jinjaTitle),
+		"split_":   r.splitOn,
+		"replace_": r.replace, "join_": r.join, "tojson_": r.tojson, "string_": r.toString,
 		"range": r.rangeOf, "raise_exception": r.raise, "strftime_now": r.strftimeNow,
 	} {
 		g[name] = jinja.NewCallable(name, fn)
@@ -44,7 +51,7 @@ func (r *run) globals() map[string]jinja.Value {
 }
 
 func (r *run) step(args, kwargs) (jinja.Value, error) {
-	if r.steps--; r.steps < 0 {
+	if r.steps--; r.steps < 0 || time.Now().After(r.deadline) {
 		return jinja.Undefined(), ErrRenderLimit
 	}
 	return jinja.NewString(""), nil
@@ -214,16 +221,18 @@ func (r *run) toString(a args, _ kwargs) (jinja.Value, error) {
 }
 
 // strip is str.strip, lstrip or rstrip: of Python's white space, or of the characters given.
-func (r *run) strip(set func(string, string) string, space func(string, func(rune) bool) string) func(args, kwargs) (jinja.Value, error) {
+func (r *run) strip(trim func(string, func(rune) bool) string) func(args, kwargs) (jinja.Value, error) {
 	return func(a args, _ kwargs) (jinja.Value, error) {
 		s, err := r.texts(a, 2)
 		if err != nil {
 			return jinja.Undefined(), err
 		}
+		cut := pySpace
 		if len(a) > 1 && !a[1].IsNone() {
-			return jinja.NewString(set(s[0], s[1])), nil
+			set, _ := r.shadows.plain(s[1])
+			cut = func(c rune) bool { return strings.ContainsRune(set, r.shadows.rune(c)) }
 		}
-		return jinja.NewString(space(s[0], pySpace)), nil
+		return jinja.NewString(trim(s[0], cut)), nil
 	}
 }
 
@@ -237,8 +246,12 @@ func (r *run) affix(has func(string, string) bool) func(args, kwargs) (jinja.Val
 		if a[1].IsList() {
 			options = a[1].AsList().Items
 		}
+		s, _ := r.shadows.plain(a[0].AsString())
 		for _, o := range options {
-			if o.IsString() && has(a[0].AsString(), o.AsString()) {
+			if !o.IsString() {
+				return jinja.Undefined(), &RenderError{}
+			}
+			if part, _ := r.shadows.plain(o.AsString()); has(s, part) {
 				return jinja.NewBool(true), nil
 			}
 		}
@@ -246,23 +259,113 @@ func (r *run) affix(has func(string, string) bool) func(args, kwargs) (jinja.Val
 	}
 }
 
-func (r *run) replace(a args, kw kwargs) (jinja.Value, error) {
+// pieces cuts s at each of the first n occurrences of sep (n < 0: all). sep is not empty.
+func (r *run) pieces(s, sep string, n int) (out []string) {
+	plain, at := r.shadows.plain(s)
+	sep, _ = r.shadows.plain(sep)
+	from, to := 0, 0 // in s, in plain
+	for ; n != 0; n-- {
+		k := strings.Index(plain[to:], sep)
+		if k < 0 {
+			break
+		}
+		out = append(out, s[from:at(to+k)])
+		to += k + len(sep)
+		from = at(to)
+	}
+	return append(out, s[from:])
+}
+
+// splitOn is str.split(sep, maxsplit).
+func (r *run) splitOn(a args, _ kwargs) (jinja.Value, error) {
+	s, err := r.texts(a, 2)
+	if err != nil {
+		return jinja.Undefined(), err
+	}
+	var parts []string
+	switch {
+	case len(a) < 2:
+		parts = strings.FieldsFunc(s[0], pySpace)
+	case s[1] == "":
+		return jinja.Undefined(), &RenderError{}
+	default:
+		n := -1
+		if c := arg(a, 2); c.IsInt() && c.AsInt() >= 0 {
+			n = int(c.AsInt())
+		}
+		parts = r.pieces(s[0], s[1], n)
+	}
+	items := make([]jinja.Value, len(parts))
+	for i, p := range parts {
+		items[i] = jinja.NewString(p)
+	}
+	return jinja.NewList(items), nil
+}
+
+// replace is str.replace(old, new, count).
+func (r *run) replace(a args, _ kwargs) (jinja.Value, error) {
 	s, err := r.texts(a, 3)
 	if err != nil {
 		return jinja.Undefined(), err
 	}
 	n := -1
-	if c := arg(a, 3); c.IsInt() {
+	if c := arg(a, 3); c.IsInt() && c.AsInt() >= 0 {
 		n = int(c.AsInt())
 	}
-	count := strings.Count(s[0], s[1])
-	if n >= 0 && n < count {
-		count = n
+	if s[1] == "" { // Python puts new between all characters; no template does
+		return jinja.Undefined(), &RenderError{}
 	}
-	if count*(len(s[2])-len(s[1])) > r.limit-len(s[0]) {
+	parts := r.pieces(s[0], s[1], n)
+	if (len(parts)-1)*len(s[2]) > r.limit-len(s[0]) {
 		return jinja.Undefined(), ErrRenderLimit
 	}
-	return jinja.NewString(strings.Replace(s[0], s[1], s[2], n)), nil
+	return jinja.NewString(strings.Join(parts, s[2])), nil
+}
+
+// changeCase wraps upper and the like. They must see through shadows: else the second
+// rendering of a chat would differ from the first wherever a template changes case.
+func (r *run) changeCase(change func(string) string) func(args, kwargs) (jinja.Value, error) {
+	return func(a args, _ kwargs) (jinja.Value, error) {
+		s, err := r.text(arg(a, 0))
+		if err != nil {
+			return jinja.Undefined(), err
+		}
+		return jinja.NewString(r.shadows.changeCase(s, change)), nil
+	}
+}
+
+// capitalize is str.capitalize.
+func capitalize(s string) string {
+	_, n := utf8.DecodeRuneInString(s)
+	return strings.ToUpper(s[:n]) + strings.ToLower(s[n:])
+}
+
+// pyTitle is str.title: a letter is lower case behind a letter, else upper case.
+func pyTitle(s string) string {
+	inWord := false
+	return strings.Map(func(r rune) rune {
+		defer func() { inWord = unicode.IsLetter(r) }()
+		if inWord {
+			return unicode.ToLower(r)
+		}
+		return unicode.ToTitle(r)
+	}, s)
+}
+
+// jinjaTitle is Jinja's filter of that name: words begin behind white space and -({[<.
+func jinjaTitle(s string) string {
+	inWord := false
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("-({[<", r) || pySpace(r) {
+			inWord = false
+			return r
+		}
+		if inWord {
+			return unicode.ToLower(r)
+		}
+		inWord = true
+		return unicode.ToUpper(r)
+	}, s)
 }
 
 func (r *run) join(a args, kw kwargs) (jinja.Value, error) {

@@ -26,6 +26,8 @@ import (
 // literal of the template occurs in a message it is not shadowed, unless it shares so much
 // as an end with a control token: then it could become part of one, and stays shadowed.
 //
+// The string functions that templates call look through shadows as well.
+//
 // If the renderings still differ, the template has looked at a character that was
 // shadowed. Then the text of the first is used only if no message holds a character that
 // begins or ends a control token and both renderings hold the same control tokens. Else
@@ -35,12 +37,16 @@ import (
 // Control tokens of white space alone are never recognised: white space is not shadowed, so
 // that templates can trim.
 //
+// Empty content has no character to mark. A template that wrote the two halves of a control
+// token around a message would write the token when the message is empty; none does, and
+// all that the user decides there is whether to say nothing.
+//
 // Roles are not free text (ErrRole), so templates may build control tokens from them.
 
 // RenderChat renders the file's chat template and turns it into ids. For chats in which
 // nobody types a control token the ids are those of Hugging Face's apply_chat_template.
 //
-// Errors: ErrNoTemplate, ErrRole, ErrRender, ErrRenderLimit.
+// Errors: ErrNoTemplate, ErrNoMessages, ErrRole, ErrRender, ErrRenderLimit.
 func (t *Tokenizer) RenderChat(messages []Message, addGenerationPrompt bool) ([]int32, error) {
 	if t.template == nil {
 		return nil, ErrNoTemplate
@@ -53,7 +59,7 @@ func (t *Tokenizer) RenderChat(messages []Message, addGenerationPrompt bool) ([]
 	if !ok {
 		return nil, ErrRenderLimit
 	}
-	marked, err := t.template.Render(s.messages(messages), addGenerationPrompt)
+	marked, err := t.template.render(s.messages(messages), addGenerationPrompt, s)
 	if err != nil {
 		return nil, err
 	}
@@ -250,6 +256,54 @@ func (s *shadows) protectedAt(text string, i int) int {
 		}
 	}
 	return 0
+}
+
+// The functions that templates call on strings look through shadows by these three; s may
+// be nil. Were they to see other characters in the second rendering than in the first,
+// the renderings would part without need.
+
+// rune returns the character behind r.
+func (s *shadows) rune(r rune) rune {
+	if s != nil {
+		if from, ok := s.from[r]; ok {
+			return from
+		}
+	}
+	return r
+}
+
+// plain returns text without shadows, and a function from offsets in that to offsets in text.
+func (s *shadows) plain(text string) (string, func(int) int) {
+	if s == nil {
+		return text, func(i int) int { return i }
+	}
+	var b strings.Builder
+	at := make([]int32, 0, len(text)+1) // texts are far smaller than 2 GiB
+	for i, r := range text {
+		from := s.rune(r)
+		for range utf8.RuneLen(from) {
+			at = append(at, int32(i))
+		}
+		b.WriteRune(from)
+	}
+	at = append(at, int32(len(text)))
+	return b.String(), func(i int) int { return int(at[i]) }
+}
+
+// changeCase applies a change of case to what is behind the shadows.
+func (s *shadows) changeCase(text string, change func(string) string) string {
+	plain, _ := s.plain(text)
+	if s == nil {
+		return change(plain)
+	}
+	var b strings.Builder
+	for _, r := range change(plain) {
+		if to, ok := s.to[r]; ok {
+			r = to
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
 }
 
 // reveal turns shadows back and returns where they stood.

@@ -23,6 +23,8 @@ var (
 
 	// ErrNoTemplate: a chat was asked for and the file has no chat template.
 	ErrNoTemplate = errors.New("tokenizer: the model file has no chat template")
+	// ErrNoMessages: a chat without messages.
+	ErrNoMessages = errors.New("tokenizer: a chat needs a message")
 	// ErrRole: a message's role is not one of system, developer, user, assistant, tool.
 	ErrRole = errors.New("tokenizer: unknown message role")
 	// ErrRender: the template failed on these messages. A *RenderError has the reason

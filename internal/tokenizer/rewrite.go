@@ -37,21 +37,26 @@ const (
 
 // plainFilters are the library's filters that are right and cannot grow their input.
 var plainFilters = []string{
-	"abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "int", "items",
-	"last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse",
-	"round", "safe", "select", "selectattr", "sort", "sum", "title", "upper",
+	"abs", "count", "d", "default", "dictsort", "first", "float", "int", "items", "last",
+	"length", "list", "map", "max", "min", "reject", "rejectattr", "reverse", "round",
+	"safe", "select", "selectattr", "sort", "sum",
 }
 
 // ownFilters are those of builtin.go, and ownMethods the string methods done by them:
 // x.strip(y) becomes x|strip_(y), which the library binds equally tightly.
 var (
-	ownFilters = map[string]string{"trim": "strip_", "tojson": "tojson_", "join": "join_", "replace": "replace_", "string": "string_"}
+	ownFilters = map[string]string{
+		"trim": "strip_", "tojson": "tojson_", "join": "join_", "replace": "replace_", "string": "string_",
+		"upper": "upper_", "lower": "lower_", "capitalize": "capitalize_", "title": "titlefilter_",
+	}
 	ownMethods = map[string]string{
 		"strip": "strip_", "lstrip": "lstrip_", "rstrip": "rstrip_", "replace": "replace_",
-		"startswith": "startswith_", "endswith": "endswith_",
+		"startswith": "startswith_", "endswith": "endswith_", "split": "split_",
+		"upper": "upper_", "lower": "lower_", "capitalize": "capitalize_", "title": "title_",
 	}
 	refusedMethods = []string{
-		"append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update", "format", "join",
+		"append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update",
+		"format", "join", "find", "count", // the library's differ, or see through no shadows
 	}
 )
 

@@ -24,6 +24,7 @@ type Template struct {
 	special  map[string]string // bos_token ...
 	literals []string          // string literals in the template's tags
 	now      func() time.Time  // for strftime_now; replaced in tests
+	timeMax  time.Duration
 }
 
 // Message is one turn of a chat.
@@ -34,12 +35,14 @@ type Message struct {
 
 // Limits of one rendering, for input of n bytes: each value it keeps and everything it
 // writes stay under baseBytes + perInputByte*n, and it takes at most maxSteps loop turns
-// and macro calls. Real templates write each message once or twice.
+// and macro calls. Real templates write each message once or twice. The clock is for what
+// those leave: many slow expressions, each within bounds.
 const (
 	maxTemplateBytes = 256 << 10
 	baseBytes        = 1 << 20
 	perInputByte     = 8
-	maxSteps         = 4 << 20
+	maxSteps         = 1 << 20
+	maxRenderTime    = 10 * time.Second
 )
 
 // newTemplate compiles source. The error matches ErrTemplate.
@@ -60,7 +63,7 @@ func newTemplate(source string, special map[string]string) (t *Template, err err
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTemplate, err)
 	}
-	return &Template{source: source, compiled: compiled, special: special, literals: literals, now: time.Now}, nil
+	return &Template{source: source, compiled: compiled, special: special, literals: literals, now: time.Now, timeMax: maxRenderTime}, nil
 }
 
 // Source is the template as the file has it.
@@ -70,8 +73,16 @@ func (t *Template) Source() string { return t.source }
 // speaks next. Use [Tokenizer.RenderChat] to get ids: text alone no longer shows which
 // control tokens a user typed.
 //
-// Errors: ErrRole, a *RenderError (ErrRender), ErrRenderLimit.
-func (t *Template) Render(messages []Message, addGenerationPrompt bool) (text string, err error) {
+// Errors: ErrNoMessages, ErrRole, a *RenderError (ErrRender), ErrRenderLimit.
+func (t *Template) Render(messages []Message, addGenerationPrompt bool) (string, error) {
+	return t.render(messages, addGenerationPrompt, nil)
+}
+
+// render renders messages whose content has been put into shadows; nil: it has not.
+func (t *Template) render(messages []Message, addGenerationPrompt bool, s *shadows) (text string, err error) {
+	if len(messages) == 0 {
+		return "", ErrNoMessages // most templates look at the first one
+	}
 	n := 0
 	list := make([]jinja.Value, len(messages))
 	for i, m := range messages {
@@ -87,7 +98,7 @@ func (t *Template) Render(messages []Message, addGenerationPrompt bool) (text st
 		d.Set("role", jinja.NewString(m.Role))
 		d.Set("content", jinja.NewString(content))
 	}
-	run := &run{t: t, left: baseBytes + perInputByte*n, limit: baseBytes + perInputByte*n, steps: maxSteps}
+	run := &run{t: t, shadows: s, left: baseBytes + perInputByte*n, limit: baseBytes + perInputByte*n, steps: maxSteps, deadline: time.Now().Add(t.timeMax)}
 	globals := run.globals()
 	for name, text := range t.special {
 		globals[name] = jinja.NewString(text)
