@@ -27,12 +27,12 @@ func (s *step) AppendKV(pp kernels.Pages, layer int, k, v kernels.Buffer, spans 
 			continue
 		}
 		if block, err := p.reserve(layer, sp); err != nil {
-			s.fault(kernels.Fault{Span: i, Layer: layer, Block: block, Page: sp.Table[block].Page, Err: err})
+			s.faults = append(s.faults, kernels.Fault{Span: i, Layer: layer, Block: block, Page: sp.Table[block].Page, Err: err})
 			continue
 		}
 		s.forRows(sp.Len, kb.cols, func(r int) {
 			at := sp.Pos + r
-			p.write(sp.Table[at/kernels.BlockTokens].Page, layer, at%kernels.BlockTokens, kb.row(sp.Row+r), vb.row(sp.Row+r))
+			p.write(s.b.tier, sp.Table[at/kernels.BlockTokens].Page, layer, at%kernels.BlockTokens, kb.row(sp.Row+r), vb.row(sp.Row+r))
 		})
 	}
 }
@@ -62,17 +62,21 @@ func (p *pages) reserve(layer int, sp *kernels.Span) (block int, err error) {
 }
 
 // write converts one token's K and V rows into their slot.
-func (p *pages) write(id kernels.PageID, layer, slot int, k, v []float32) {
+func (p *pages) write(t *tier, id kernels.PageID, layer, slot int, k, v []float32) {
 	dim := p.layout.HeadDim
 	keys, values := p.keys(id, layer), p.values(id, layer)
+	var wide [dimMax]uint16
+	half := wide[:]
+	if dim > dimMax {
+		half = make([]uint16, dim)
+	}
+	half = half[:dim]
 	for h := range p.layout.KVHeads {
-		at := p.keyAt(h, slot)
-		for d, x := range k[h*dim : (h+1)*dim] {
-			keys[at+d*keyLanes] = f32to16(x)
+		t.half(half, k[h*dim:(h+1)*dim])
+		to := keys[p.keyAt(h, slot):]
+		for d, x := range half {
+			to[d*keyLanes] = x
 		}
-		to := values[p.valueAt(h, slot):][:dim]
-		for d, x := range v[h*dim : (h+1)*dim] {
-			to[d] = f32to16(x)
-		}
+		t.half(values[p.valueAt(h, slot):][:dim], v[h*dim:(h+1)*dim])
 	}
 }

@@ -36,7 +36,7 @@ func (s *step) PagedAttention(dst, q kernels.Buffer, pp kernels.Pages, layer int
 		s.checkSpan("PagedAttention", p, layer, min(qb.rows, db.rows), sp)
 		if !s.refused(i) {
 			if block, err := p.readable(layer, sp); err != nil {
-				s.fault(kernels.Fault{Span: i, Layer: layer, Block: block, Page: sp.Table[block].Page, Err: err})
+				s.faults = append(s.faults, kernels.Fault{Span: i, Layer: layer, Block: block, Page: sp.Table[block].Page, Err: err})
 			}
 		}
 		if s.refused(i) {

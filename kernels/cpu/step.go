@@ -112,13 +112,8 @@ func (s *step) Add(dst, src kernels.Buffer, rows int) {
 	s.forRows(rows, d.cols, func(r int) { s.b.tier.add(d.row(r), x.row(r)) })
 }
 
-// fault records the first fault of a span.
-func (s *step) fault(f kernels.Fault) {
-	if !s.refused(f.Span) {
-		s.faults = append(s.faults, f)
-	}
-}
-
+// refused reports whether a span had its fault: it is passed by from then on,
+// so that it never has a second one.
 func (s *step) refused(span int) bool {
 	return slices.ContainsFunc(s.faults, func(f kernels.Fault) bool { return f.Span == span })
 }

@@ -12,6 +12,7 @@ type tier struct {
 	norm      func(dst, x, w []float32, eps float32)
 	siluMul   func(dst, gate, up []float32)
 	rope      func(x, table []float32, neox bool)
+	half      func(dst []uint16, x []float32)
 	attend    func(*attention)
 }
 
@@ -24,6 +25,7 @@ func generic() *tier {
 		norm:      normGeneric,
 		siluMul:   siluMulGeneric,
 		rope:      ropeGeneric,
+		half:      halfGeneric,
 		attend:    attendGeneric,
 	}
 	for f := range formatCount {

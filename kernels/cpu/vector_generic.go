@@ -36,10 +36,10 @@ func normGeneric(dst, x, w []float32, eps float32) {
 
 // The exponential: e^x = 2^n * e^r with n = round(x/ln 2), and e^r by its
 // series to degree 7 (|r| <= 0.347: relative error below 2^-23). Below expMin
-// it is 0, above expMax it stays at e^expMax: neither subnormal nor infinite.
+// it is 0 and above expMax infinite; there are no subnormal results.
 const (
 	expMin  = -87.3
-	expMax  = 88
+	expMax  = 88.37 // round(expMax / ln 2) is 127
 	expLog2 = 1.44269504088896341
 	expLnHi = 0.693145751953125 // ln 2 in two pieces: n*expLnHi is exact
 	expLnLo = 1.42860682030941723212e-6
@@ -57,7 +57,7 @@ func expGeneric(x float32) float32 {
 		return 0
 	}
 	if x > expMax {
-		x = expMax
+		return float32(math.Inf(1))
 	}
 	n := fma32(x, expLog2, magic) - magic
 	r := fma32(n, -expLnHi, x)
@@ -94,5 +94,12 @@ func ropeGeneric(x, table []float32, neox bool) {
 		u, v := x[a], x[b]
 		x[a] = float32(u*c) - float32(v*s)
 		x[b] = float32(u*s) + float32(v*c)
+	}
+}
+
+// halfGeneric rounds to f16, nearest even.
+func halfGeneric(dst []uint16, x []float32) {
+	for i, v := range x {
+		dst[i] = f32to16(v)
 	}
 }
