@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -416,8 +417,8 @@ func TestDirectory(t *testing.T) {
 		dir, err := r.WatchPeers(transfer.RoleDecode, transfer.RoleRouter)
 		must(t, err)
 		defer dir.Close()
-		changes := 0
-		dir.OnChange(func() { changes++ })
+		var changes atomic.Int32
+		dir.OnChange(func() { changes.Add(1) })
 		say := func(n *node, a transfer.Announce) {
 			must(t, n.Announce(a))
 			synctest.Wait()
@@ -445,14 +446,14 @@ func TestDirectory(t *testing.T) {
 		if !slices.Equal(names, []string{"a", "d0"}) || len(dir.List(transfer.RoleRouter)) != 1 || len(dir.List(transfer.RolePrefill)) != 0 {
 			t.Errorf("decode nodes %v", names)
 		}
-		if changes != 4 {
-			t.Errorf("%d changes told, want 4", changes)
+		if n := changes.Load(); n != 4 {
+			t.Errorf("%d changes told, want 4", n)
 		}
 		// Silence: gone, and that is told.
 		time.Sleep(transfer.AnnounceTTL + time.Millisecond)
 		synctest.Wait()
-		if l := dir.List(transfer.RoleDecode); len(l) != 0 || changes <= 4 {
-			t.Errorf("%d nodes after their time, %d changes told", len(l), changes)
+		if l, n := dir.List(transfer.RoleDecode), changes.Load(); len(l) != 0 || n <= 4 {
+			t.Errorf("%d nodes after their time, %d changes told", len(l), n)
 		}
 		// Back again, then forgotten by the one who found it dead, then back.
 		say(d, transfer.Announce{})

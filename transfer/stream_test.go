@@ -289,6 +289,9 @@ func TestKVFullStream(t *testing.T) {
 		must(t, a.Frame(t.Context(), frame(i, 300)))
 	}
 	eventually(t, "a frame refused and tried again", func() bool { return k.p.counts.Get(transfer.CountKVRetry) > 0 })
+	if k.p.counts.Get(transfer.CountKVFull) == 0 {
+		t.Error("a full stream was not counted")
+	}
 	seen := make(chan byte, 100)
 	stop, err := k.d.ConsumeKV(func(m transfer.KVMsg) { seen <- m.Data[4]; m.Ack() }, nil)
 	must(t, err)
