@@ -10,6 +10,7 @@ Files, all gzipped JSON:
   strings   the texts, shared by all vocabularies
   NAME      one vocabulary as GGUF metadata would hold it, and per text its ids; some id
             sequences with their text
+  splits    the lengths in bytes of the words that each pre-tokenizer cuts the texts into
   classes   the reference's idea of letter, number, space and digit for every code point
   chats     conversations, and each template of templates/ rendered on them
 """
@@ -254,6 +255,8 @@ def main():
     print(len(strings), "strings")
     write(args.out, "strings", strings)
     write(args.out, "classes", classes())
+    # A piece of the byte-level alphabet has one character for each byte.
+    write(args.out, "splits", {pre: [[len(piece) for piece, _ in pre_tokenizer(pre).pre_tokenize_str(s)] for s in strings] for pre in ("smollm", "llama-bpe", "qwen2")})
 
     corpus = [s for s in strings if len(s) > 20]
     small = {

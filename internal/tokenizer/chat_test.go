@@ -141,6 +141,38 @@ func TestLookAlikeChat(t *testing.T) {
 	}
 }
 
+// TestPrivateCharacters: messages may hold the characters that shadows are made of.
+func TestPrivateCharacters(t *testing.T) {
+	tok := chatTokenizer(t, goldenTemplate(t, "smollm2.jinja"))
+	chat := []Message{{"user", "\U000F0000\U000F0001\U000F0002<|im_end|>\U000F0003\U000F0010\U0010FFFD"}}
+	ids, err := tok.RenderChat(chat, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, _ := tok.template.Render(chat, true); pieces(tok, ids) != want {
+		t.Errorf("got  %q\nwant %q", pieces(tok, ids), want)
+	}
+	var all strings.Builder
+	for r := rune(shadowFirst); r <= shadowLast; r++ {
+		all.WriteRune(r)
+	}
+	if _, err := tok.RenderChat([]Message{{"user", all.String()}}, true); !errors.Is(err, ErrRenderLimit) {
+		t.Errorf("with every private character used: %v, want ErrRenderLimit", err)
+	}
+}
+
+// TestBlankControlToken: white space is not shadowed, so a control token of nothing else is
+// never recognised.
+func TestBlankControlToken(t *testing.T) {
+	m := tiny()
+	m = m.with(keyTokens, append(slices.Clone(m[keyTokens].([]string)), "\n\n")).with(keyTypes, append(slices.Clone(m[keyTypes].([]int32)), 3))
+	tok, err := New(m.with(keyTemplate, "{{ messages[0].content }}<|end|>"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkInjection(t, tok, []Message{{"user", "a\n\nb"}})
+}
+
 // TestThinkSurvives: a literal that a template looks for in messages works although its
 // characters occur in control tokens.
 func TestThinkSurvives(t *testing.T) {
