@@ -25,7 +25,7 @@ type tenantTurn struct {
 	name   string
 	given  int
 	last   int    // count at its last chunk
-	active bool   // had rows to compute in the last step's choice
+	active bool   // had rows to compute left over when the last step was full
 	queue  []*job // with rows to compute now, by arrival; only between open and close
 }
 
@@ -39,14 +39,13 @@ func (t *turns) open(jobs []*job, aheadBlocks int) {
 		}
 	}
 	for _, x := range t.tenants {
-		if len(x.queue) > 0 && !x.active {
+		if !x.active {
 			x.given = max(x.given, t.level)
 		}
-		x.active = len(x.queue) > 0
 	}
 }
 
-// next takes the job whose turn it is; nil if none is left.
+// next gives the job whose turn it is; nil if none is left.
 func (t *turns) next() *job {
 	t.picked = nil
 	for _, x := range t.tenants {
@@ -60,25 +59,28 @@ func (t *turns) next() *job {
 	if t.picked == nil {
 		return nil
 	}
-	j := t.picked.queue[0]
-	t.picked.queue = t.picked.queue[1:]
-	return j
+	return t.picked.queue[0]
 }
 
-// charge books the rows of the job that next gave.
-func (t *turns) charge(rows int) {
+// charge books rows for the job that next gave; all says that it has no more
+// to compute now.
+func (t *turns) charge(rows int, all bool) {
 	x := t.picked
+	if all {
+		x.queue = x.queue[1:]
+	}
 	t.level = max(t.level, x.given)
 	x.given += max(rows, t.minCharge)
 	t.count++
 	x.last = t.count
 }
 
-// close ends the choice. Tenants that have nothing to compute and are not
-// ahead of the present level are forgotten: they would come back just so.
+// close ends the choice. Tenants that have nothing left and are not ahead of
+// the present level are forgotten: they would come back just so.
 func (t *turns) close() {
 	idle := true
 	for _, x := range t.tenants {
+		x.active = len(x.queue) > 0
 		x.queue = nil
 		idle = idle && !x.active
 	}

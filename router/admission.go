@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"bulkhead/internal/mutant"
 	"bulkhead/internal/tenant"
 )
 
@@ -157,6 +158,9 @@ func rateLimited(wait time.Duration, format string, args ...any) error {
 // room, alone or with what was asked, is over the context limit.
 func budget(limit, prompt int, g *generation, tenantMax, serverMax int) (int, error) {
 	param := g.promptParam()
+	if mutant.Off(mutant.AdmissionLength) {
+		return max(g.maxNew, 1), nil
+	}
 	if prompt > limit {
 		return 0, contextError(limit, prompt, param)
 	}

@@ -280,6 +280,9 @@ func (x *exchange) place() error {
 	p.EOG = x.r.eog
 	for i, ids := range x.ids {
 		p.MaxNew = x.maxNew[i]
+		if err := p.Validate(x.r.tok.VocabSize()); err != nil {
+			return fail(kindMalformed, "", "the sampling parameters are out of range: %v", err)
+		}
 		for range x.gen.n {
 			s := newSequence(x, len(x.sequences), ids, p)
 			x.sequences = append(x.sequences, s)

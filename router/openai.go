@@ -292,11 +292,8 @@ func readTopK(c *cursor, param string, to *int) error {
 	return err
 }
 
-func readRepetition(c *cursor, param string, to *float32) error {
-	f, err := c.float(param, 0, penaltyMax)
-	if *to = f; err == nil && f == 0 {
-		err = fail(kindMalformed, param, "'%s' must be more than 0 and at most %d", param, penaltyMax)
-	}
+func readRepetition(c *cursor, param string, to *float32) (err error) {
+	*to, err = c.float(param, sample.RepetitionPenaltyMin, sample.RepetitionPenaltyMax)
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"bulkhead/internal/mutant"
 	"bulkhead/internal/tenant"
 	"bulkhead/transfer"
 )
@@ -154,7 +155,7 @@ func (b *board) choose(n need) (best pair, v verdict) {
 		switch {
 		case slices.Contains(n.avoid, p.prefill.Node) || slices.Contains(n.avoid, p.decode.Node):
 			return
-		case n.prompt+n.maxNew > p.limit():
+		case n.prompt+n.maxNew > p.limit() && !mutant.Off(mutant.AdmissionLength):
 			if v == noNode {
 				v = tooLong
 			}

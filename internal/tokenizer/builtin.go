@@ -41,7 +41,8 @@ func (r *run) globals() map[string]jinja.Value {
 		"endswith_":   r.affix(strings.HasSuffix),
 		"upper_":      r.changeCase(strings.ToUpper), "lower_": r.changeCase(strings.ToLower),
 		"capitalize_": r.changeCase(capitalize), "title_": r.changeCase(pyTitle), "titlefilter_": r.changeCase(jinjaTitle),
-		"split_":   r.splitOn,
+		"split_": r.splitOn,
+		"list_":  r.list, "first_": r.end(func(n int) int { return 0 }), "last_": r.end(func(n int) int { return n - 1 }),
 		"replace_": r.replace, "join_": r.join, "tojson_": r.tojson, "string_": r.toString,
 		"range": r.rangeOf, "raise_exception": r.raise, "strftime_now": r.strftimeNow,
 	} {
@@ -218,6 +219,42 @@ func (r *run) texts(a args, n int) (out []string, err error) {
 func (r *run) toString(a args, _ kwargs) (jinja.Value, error) {
 	s, err := r.text(arg(a, 0))
 	return jinja.NewString(s), err
+}
+
+// items are what Python iterates over.
+func (r *run) items(v jinja.Value) (out []jinja.Value, err error) {
+	switch {
+	case v.IsList():
+		return v.AsList().Items, nil
+	case v.IsDict():
+		for _, k := range v.AsDict().Keys {
+			out = append(out, jinja.NewString(k))
+		}
+	case v.IsString():
+		for _, c := range v.AsString() {
+			out = append(out, jinja.NewString(string(c)))
+		}
+	case v.IsUndefined():
+	default:
+		return nil, &RenderError{}
+	}
+	return out, nil
+}
+
+func (r *run) list(a args, _ kwargs) (jinja.Value, error) {
+	items, err := r.items(arg(a, 0))
+	return jinja.NewList(items), err
+}
+
+// end is the filter first or last; at picks from n items.
+func (r *run) end(at func(n int) int) func(args, kwargs) (jinja.Value, error) {
+	return func(a args, _ kwargs) (jinja.Value, error) {
+		items, err := r.items(arg(a, 0))
+		if err != nil || len(items) == 0 {
+			return jinja.Undefined(), err
+		}
+		return items[at(len(items))], nil
+	}
 }
 
 // strip is str.strip, lstrip or rstrip: of Python's white space, or of the characters given.

@@ -53,7 +53,7 @@ var injectionTemplates = []string{
 	"{% for m in messages %}{% if m.content == '<|im_end|>' %}a{% elif '<|' in m.content %}b{% endif %}{{ m.content }}{% endfor %}<|im_end|>",
 	"{% for m in messages %}{% if m.content[0] == '<' %}{{ m.content }}{% else %}-{{ m.content }}{% endif %}{% endfor %}<|im_end|>",
 	"{% for m in messages %}{{ m.content.split('</think>')[-1] }}{{ m.content.split('<think>')[0] }}{% endfor %}<|im_end|>",
-	"{% for m in messages %}{{ m.content | map('upper') | join('') if false else m.content | list | join('') }}{% endfor %}",
+	"{% for m in messages %}{{ m.content | list | join('') }}{{ m.content | first }}{{ m.content | last }}{% endfor %}",
 }
 
 // lookAlikes are what content is made of in these tests.

@@ -37,9 +37,8 @@ const (
 
 // plainFilters are the library's filters that are right and cannot grow their input.
 var plainFilters = []string{
-	"abs", "count", "d", "default", "dictsort", "first", "float", "int", "items", "last",
-	"length", "list", "map", "max", "min", "reject", "rejectattr", "reverse", "round",
-	"safe", "select", "selectattr", "sort", "sum",
+	"abs", "count", "d", "default", "dictsort", "float", "int", "items", "length", "map",
+	"max", "min", "reject", "rejectattr", "reverse", "safe", "select", "selectattr",
 }
 
 // ownFilters are those of builtin.go, and ownMethods the string methods done by them:
@@ -48,6 +47,7 @@ var (
 	ownFilters = map[string]string{
 		"trim": "strip_", "tojson": "tojson_", "join": "join_", "replace": "replace_", "string": "string_",
 		"upper": "upper_", "lower": "lower_", "capitalize": "capitalize_", "title": "titlefilter_",
+		"list": "list_", "first": "first_", "last": "last_",
 	}
 	ownMethods = map[string]string{
 		"strip": "strip_", "lstrip": "lstrip_", "rstrip": "rstrip_", "replace": "replace_",
@@ -312,6 +312,9 @@ func (w *rewriter) expr(t []token) (string, error) {
 			var err error
 			if val, err = w.name(val, prev, next); err != nil {
 				return "", err
+			}
+			if prev == "|" && val == "map" && !(i+3 < len(t) && t[i+2].val == "attribute" && t[i+3].val == "=") {
+				return "", fmt.Errorf("filter map without attribute") // the library ignores it
 			}
 			if prev == "." && strings.HasSuffix(val, "_") { // a method that became a filter
 				s := strings.TrimSuffix(out.String(), ".")
