@@ -20,9 +20,9 @@ type turns struct {
 }
 
 type tenantTurn struct {
-	name   string
-	given  int
-	queue  []*job // with rows to compute now, by arrival; only between open and close
+	name  string
+	given int
+	queue []*job // with rows to compute now, by arrival; only between open and close
 }
 
 // open begins the choice for one step among jobs, which are in the order of
