@@ -1,0 +1,123 @@
+package cpu
+
+import (
+	"math"
+	"sync"
+	"unsafe"
+)
+
+// Activations are packed in tiles of 16, 8, 4, 2 or 1 rows before they are
+// multiplied: [block][row of the tile] records, so that a kernel walks weights
+// and activations in one direction each. What a record holds depends on its
+// row only, and so does what a kernel makes of it.
+
+// qrecord is 32 columns of a row for quantised weights: 48 bytes that the
+// assembly knows.
+type qrecord struct {
+	q      [blockCols]int8
+	scale  float32 // x = scale*q
+	sum    float32 // scale times the sum of q
+	corr   int32   // -128 times the sum of q: takes the weights' offset back
+	corrHi int32   // -128 times the sum of q[16:]
+}
+
+// frecord is 32 columns of a row for float weights.
+type frecord [blockCols]float32
+
+var (
+	_ [48 - unsafe.Sizeof(qrecord{})]byte
+	_ [unsafe.Sizeof(qrecord{}) - 48]byte
+)
+
+const tileMax = 16
+
+// tileRows is the size of the tile that starts at row r of rows.
+func tileRows(r, rows int) int {
+	t := tileMax
+	for t > rows-r {
+		t /= 2
+	}
+	return t
+}
+
+// amaxMin keeps the inverse of a block's largest value finite: activations
+// below 2^-100 count as zero.
+const amaxMin = 1.0 / (1 << 50) / (1 << 50)
+
+// quantiseGeneric fills one record per block of x, stride records apart. The
+// last block may be short; it is filled up with zeros.
+func quantiseGeneric(dst *qrecord, stride int, x []float32) {
+	p := unsafe.Pointer(dst)
+	for len(x) > 0 {
+		n := min(len(x), blockCols)
+		quantiseBlock((*qrecord)(p), x[:n])
+		x = x[n:]
+		p = unsafe.Add(p, stride*int(unsafe.Sizeof(qrecord{})))
+	}
+}
+
+func quantiseBlock(r *qrecord, x []float32) {
+	*r = qrecord{}
+	most := uint32(0) // bits of |x| order as |x|, infinities and NaN on top
+	for _, v := range x {
+		most = max(most, math.Float32bits(v)&0x7fffffff)
+	}
+	amax := math.Float32frombits(max(most, math.Float32bits(amaxMin)))
+	r.scale = amax / 127
+	if most >= 0x7f800000 {
+		// Infinite or NaN: so is the scale, and so is whatever comes of it.
+		r.sum = 0 * r.scale
+		return
+	}
+	inverse := 127 / amax
+	var low, high int32
+	for i, v := range x {
+		// Adding 1.5*2^23 rounds to the nearest even integer.
+		const magic = 12582912
+		q := int32(math.Float32bits(float32(v*inverse)+magic)) - 0x4b400000
+		r.q[i] = int8(q)
+		if i < 16 {
+			low += q
+		} else {
+			high += q
+		}
+	}
+	r.sum = r.scale * float32(low+high)
+	r.corr, r.corrHi = -128*(low+high), -128*high
+}
+
+// scratch is the packed activations of one MatMul.
+type scratch struct {
+	q []qrecord
+	f []frecord
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+func grow[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}
+
+// packRow packs row r of rows into its tile.
+func (s *scratch) packRow(t *tier, r, rows int, x []float32, quantised, float bool) {
+	blocks := (len(x) + blockCols - 1) / blockCols
+	first := r &^ (tileMax - 1)
+	size := tileRows(first, rows)
+	for r >= first+size {
+		first += size
+		size = tileRows(first, rows)
+	}
+	at := first*blocks + r - first
+	if quantised {
+		t.quantise(&s.q[at], size, x)
+	}
+	if float {
+		for b := range blocks {
+			dst := &s.f[at+b*size]
+			clear(dst[copy(dst[:], x[b*blockCols:]):])
+		}
+	}
+}

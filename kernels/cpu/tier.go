@@ -1,0 +1,47 @@
+package cpu
+
+import "fmt"
+
+// tier is one set of kernels, for one set of instructions.
+type tier struct {
+	name      string
+	supported func() bool
+	gemm      [formatCount][5]gemm // by log2 of the tile's rows
+	quantise  func(dst *qrecord, stride int, x []float32)
+	add       func(dst, src []float32)
+	norm      func(dst, x, w []float32, eps float32)
+	siluMul   func(dst, gate, up []float32)
+	rope      func(x, table []float32, neox bool)
+	half      func(dst []uint16, x []float32)
+	attend    func(*attention)
+}
+
+func generic() *tier {
+	t := &tier{
+		name:      "generic",
+		supported: func() bool { return true },
+		quantise:  quantiseGeneric,
+		add:       addGeneric,
+		norm:      normGeneric,
+		siluMul:   siluMulGeneric,
+		rope:      ropeGeneric,
+		half:      halfGeneric,
+		attend:    attendGeneric,
+	}
+	for f := range formatCount {
+		for i := range t.gemm[f] {
+			t.gemm[f][i] = genericGemm(f, 1<<i)
+		}
+	}
+	return t
+}
+
+// chooseTier gives the named tier, or the best one for "".
+func chooseTier(name string) (*tier, error) {
+	for _, t := range append(archTiers(), generic()) {
+		if (name == "" || t.name == name) && t.supported() {
+			return t, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %q", ErrTier, name)
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+)
+
+// logFlags are shared by every role.
+type logFlags struct {
+	LogFormat string `help:"Log format." enum:"text,json" default:"json"`
+	LogLevel  string `help:"Log level." enum:"debug,info,warn,error" default:"info"`
+}
+
+// logger writes to stderr: stdout is for what a command prints.
+func (f logFlags) logger(role string) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.LogLevel)); err != nil {
+		return nil, fmt.Errorf("--log-level: %w", err)
+	}
+	return newLogger(os.Stderr, f.LogFormat, level).With("role", role), nil
+}
+
+func newLogger(w io.Writer, format string, level slog.Level) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: level}
+	if format == "text" {
+		return slog.New(slog.NewTextHandler(w, opts))
+	}
+	return slog.New(slog.NewJSONHandler(w, opts))
+}
