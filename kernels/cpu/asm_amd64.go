@@ -190,3 +190,129 @@ func values512x4x4(out *float32, outStride int, p, rescale *float32, v *uint16, 
 
 //go:noescape
 func values512x4x1(out *float32, outStride int, p, rescale *float32, v *uint16, vStride, n int)
+
+//go:noescape
+func gemm2U8x1(a *gemmArgs)
+
+//go:noescape
+func gemm2U8x2(a *gemmArgs)
+
+//go:noescape
+func gemm2U8x4(a *gemmArgs)
+
+//go:noescape
+func gemm2U8Minx1(a *gemmArgs)
+
+//go:noescape
+func gemm2U8Minx2(a *gemmArgs)
+
+//go:noescape
+func gemm2U8Minx4(a *gemmArgs)
+
+//go:noescape
+func gemm2U8MinFx1(a *gemmArgs)
+
+//go:noescape
+func gemm2U8MinFx2(a *gemmArgs)
+
+//go:noescape
+func gemm2U8MinFx4(a *gemmArgs)
+
+//go:noescape
+func gemm2U8Halfx1(a *gemmArgs)
+
+//go:noescape
+func gemm2U8Halfx2(a *gemmArgs)
+
+//go:noescape
+func gemm2U8Halfx4(a *gemmArgs)
+
+//go:noescape
+func gemm2U4x1(a *gemmArgs)
+
+//go:noescape
+func gemm2U4x2(a *gemmArgs)
+
+//go:noescape
+func gemm2U4x4(a *gemmArgs)
+
+//go:noescape
+func gemm2U4Minx1(a *gemmArgs)
+
+//go:noescape
+func gemm2U4Minx2(a *gemmArgs)
+
+//go:noescape
+func gemm2U4Minx4(a *gemmArgs)
+
+//go:noescape
+func gemm2U4MinFx1(a *gemmArgs)
+
+//go:noescape
+func gemm2U4MinFx2(a *gemmArgs)
+
+//go:noescape
+func gemm2U4MinFx4(a *gemmArgs)
+
+//go:noescape
+func gemm2F32x1(a *gemmArgs)
+
+//go:noescape
+func gemm2F32x2(a *gemmArgs)
+
+//go:noescape
+func gemm2F32x4(a *gemmArgs)
+
+//go:noescape
+func gemm2F16x1(a *gemmArgs)
+
+//go:noescape
+func gemm2F16x2(a *gemmArgs)
+
+//go:noescape
+func gemm2F16x4(a *gemmArgs)
+
+//go:noescape
+func gemm2BF16x1(a *gemmArgs)
+
+//go:noescape
+func gemm2BF16x2(a *gemmArgs)
+
+//go:noescape
+func gemm2BF16x4(a *gemmArgs)
+
+//go:noescape
+func quantise2(dst *qrecord, stride int, x *float32, blocks int)
+
+//go:noescape
+func add2(dst, src *float32, n int)
+
+//go:noescape
+func norm2(dst, x, w *float32, n int, eps float32)
+
+//go:noescape
+func siluMul2(dst, gate, up *float32, n int)
+
+//go:noescape
+func ropeNeoX2(x, table *float32, n int)
+
+//go:noescape
+func ropePairs2(x, table *float32, n int)
+
+//go:noescape
+func half2(dst *uint16, x *float32, n int)
+
+//go:noescape
+func scores2x4(score, q *float32, k *uint16, dim, groups int)
+
+//go:noescape
+func softmax2(score *float32, state *softmax, n int) (rescale float32)
+
+//go:noescape
+func values2x1x8(out *float32, outStride int, p, rescale *float32, v *uint16, vStride, n int)
+
+//go:noescape
+func values2x1x2(out *float32, outStride int, p, rescale *float32, v *uint16, vStride, n int)
+
+//go:noescape
+func values2x4x2(out *float32, outStride int, p, rescale *float32, v *uint16, vStride, n int)

@@ -36,6 +36,9 @@ func files() map[string][]byte {
 		{"gemm_avx512_amd64.s", gemm512},
 		{"vector_avx512_amd64.s", vector512},
 		{"attention_avx512_amd64.s", attention512},
+		{"gemm_avx2_amd64.s", gemmAVX2},
+		{"vector_avx2_amd64.s", vectorAVX2},
+		{"attention_avx2_amd64.s", attentionAVX2},
 	} {
 		w := &writer{}
 		w.WriteString(header + "\n#include \"textflag.h\"\n")

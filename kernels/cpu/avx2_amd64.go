@@ -1,0 +1,115 @@
+package cpu
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+// avx2 is the tier of processors with AVX2, FMA and F16C: Haswell and later,
+// Zen and later.
+func avx2() *tier {
+	const q, f = int(unsafe.Sizeof(qrecord{})), int(unsafe.Sizeof(frecord{}))
+	return &tier{
+		name:      "avx2",
+		supported: func() bool { return cpu.X86.HasAVX2 && cpu.X86.HasFMA && hasF16C() },
+		gemm: [formatCount][5]gemm{
+			formatF32:    fours(f, gemm2F32x1, gemm2F32x2, gemm2F32x4),
+			formatF16:    fours(f, gemm2F16x1, gemm2F16x2, gemm2F16x4),
+			formatBF16:   fours(f, gemm2BF16x1, gemm2BF16x2, gemm2BF16x4),
+			formatU8:     fours(q, gemm2U8x1, gemm2U8x2, gemm2U8x4),
+			formatU8Min:  fours(q, gemm2U8Minx1, gemm2U8Minx2, gemm2U8Minx4),
+			formatU8MinF: fours(q, gemm2U8MinFx1, gemm2U8MinFx2, gemm2U8MinFx4),
+			formatU8Half: fours(q, gemm2U8Halfx1, gemm2U8Halfx2, gemm2U8Halfx4),
+			formatU4:     fours(q, gemm2U4x1, gemm2U4x2, gemm2U4x4),
+			formatU4Min:  fours(q, gemm2U4Minx1, gemm2U4Minx2, gemm2U4Minx4),
+			formatU4MinF: fours(q, gemm2U4MinFx1, gemm2U4MinFx2, gemm2U4MinFx4),
+		},
+		quantise: func(dst *qrecord, stride int, x []float32) {
+			quantise2(dst, stride*q, &x[0], len(x)/blockCols)
+		},
+		add: func(dst, src []float32) {
+			n := len(src) &^ 15
+			if n > 0 {
+				add2(&dst[0], &src[0], n/16)
+			}
+			addGeneric(dst[n:], src[n:])
+		},
+		norm: func(dst, x, w []float32, eps float32) {
+			if len(x)%16 != 0 {
+				normGeneric(dst, x, w, eps)
+				return
+			}
+			norm2(&dst[0], &x[0], &w[0], len(x)/16, eps)
+		},
+		siluMul: func(dst, gate, up []float32) {
+			n := len(gate) &^ 15
+			if n > 0 {
+				siluMul2(&dst[0], &gate[0], &up[0], n/16)
+			}
+			siluMulGeneric(dst[n:], gate[n:], up[n:])
+		},
+		rope: func(x, table []float32, neox bool) {
+			n := len(table) / 2
+			switch {
+			case n%8 != 0:
+				ropeGeneric(x, table, neox)
+			case neox:
+				ropeNeoX2(&x[0], &table[0], n/8)
+			default:
+				ropePairs2(&x[0], &table[0], n/4)
+			}
+		},
+		half: func(dst []uint16, x []float32) {
+			n := len(x) &^ 15
+			if n > 0 {
+				half2(&dst[0], &x[0], n/16)
+			}
+			halfGeneric(dst[n:], x[n:])
+		},
+		attend: func(a *attention) { attendTiled(a, &attention2) },
+	}
+}
+
+// fours makes the tiles of 8 and 16 of tiles of four.
+func fours(record int, x1, x2, x4 gemm) [5]gemm {
+	times := func(n int) gemm {
+		return func(a *gemmArgs) {
+			b := *a
+			for range n {
+				x4(&b)
+				b.x = unsafe.Add(b.x, 4*record)
+				b.y = unsafe.Add(b.y, 4*b.ldy)
+			}
+		}
+	}
+	return [5]gemm{x1, x2, x4, times(2), times(4)}
+}
+
+var attention2 = attentionKernels{
+	scores: func(queries int, score, q *float32, k *uint16, dim, groups int) {
+		for i := 0; i < queries; i += 4 {
+			scores2x4(score, q, k, dim, groups)
+			score = (*float32)(unsafe.Add(unsafe.Pointer(score), 4*4*64))
+			q = (*float32)(unsafe.Add(unsafe.Pointer(q), 4*4))
+		}
+	},
+	softmax: softmax2,
+	values: func(queries int, out, p, rescale *float32, v *uint16, dim, n int) {
+		for d := 0; d < dim; {
+			to := (*float32)(unsafe.Add(unsafe.Pointer(out), 4*d))
+			from := (*uint16)(unsafe.Add(unsafe.Pointer(v), 2*d))
+			switch {
+			case queries == 4:
+				values2x4x2(to, 4*dimMax, p, rescale, from, 2*dim, n)
+				d += 16
+			case d+64 <= dim:
+				values2x1x8(to, 4*dimMax, p, rescale, from, 2*dim, n)
+				d += 64
+			default:
+				values2x1x2(to, 4*dimMax, p, rescale, from, 2*dim, n)
+				d += 16
+			}
+		}
+	},
+}
