@@ -28,7 +28,7 @@ import (
 func TestPoolModel(t *testing.T) {
 	histories, operations, floor := 100, 5500, 100_000
 	if invariants {
-		operations, floor = 1000, 10_000
+		operations, floor = 500, 5_000
 	}
 	ran := map[string]int{}
 	done, hits := 0, 0
