@@ -45,18 +45,14 @@ func tileRows(r, rows int) int {
 const amaxMin = 1.0 / (1 << 50) / (1 << 50)
 
 // quantiseGeneric fills one record per block of x, stride records apart. The
-// last block may be short; it is filled up with zeros.
-func quantiseGeneric(dst *qrecord, stride int, x []float32) {
-	p := unsafe.Pointer(dst)
-	for len(x) > 0 {
-		n := min(len(x), blockCols)
-		quantiseBlock((*qrecord)(p), x[:n])
-		x = x[n:]
-		p = unsafe.Add(p, stride*int(unsafe.Sizeof(qrecord{})))
+// length of x is a multiple of blockCols, as it is in all quantised types.
+func quantiseGeneric(dst []qrecord, stride int, x []float32) {
+	for b := range len(x) / blockCols {
+		quantiseBlock(&dst[b*stride], (*[blockCols]float32)(x[b*blockCols:]))
 	}
 }
 
-func quantiseBlock(r *qrecord, x []float32) {
+func quantiseBlock(r *qrecord, x *[blockCols]float32) {
 	*r = qrecord{}
 	most := uint32(0) // bits of |x| order as |x|, infinities and NaN on top
 	for _, v := range x {
@@ -112,7 +108,7 @@ func (s *scratch) packRow(t *tier, r, rows int, x []float32, quantised, float bo
 	}
 	at := first*blocks + r - first
 	if quantised {
-		t.quantise(&s.q[at], size, x)
+		t.quantise(s.q[at:], size, x)
 	}
 	if float {
 		for b := range blocks {
