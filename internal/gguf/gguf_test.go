@@ -287,6 +287,7 @@ func TestOpen(t *testing.T) {
 			t.Errorf("Close: %v", err)
 		}
 	}
+	unmapped(t, path)
 	if _, ok := f.Tensor("matrix"); ok || f.Data() != nil || len(f.Tensors()) != 0 {
 		t.Error("tensors are still there after Close")
 	}
@@ -295,6 +296,16 @@ func TestOpen(t *testing.T) {
 	}
 	if err := f.DropPages(); err != ErrClosed {
 		t.Errorf("DropPages after Close: %v", err)
+	}
+}
+
+// unmapped fails the test where the process still maps a file whose path contains
+// path. Only Linux lists mappings; elsewhere it sees none.
+func unmapped(t *testing.T, path string) {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err == nil && bytes.Contains(maps, []byte(path)) {
+		t.Errorf("%s is still mapped", filepath.Base(path))
 	}
 }
 
@@ -311,6 +322,7 @@ func TestOpenRefuses(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	defer unmapped(t, dir)
 	for path, want := range map[string]error{dir + "/absent": fs.ErrNotExist, empty: ErrTruncated, short: ErrTruncated, garbage: ErrMagic} {
 		if f, err := Open(path); f != nil || !errors.Is(err, want) {
 			t.Errorf("Open(%s) = %v, want %v", filepath.Base(path), err, want)

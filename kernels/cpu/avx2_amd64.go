@@ -30,6 +30,9 @@ func avx2() *tier {
 		quantise: func(dst []qrecord, stride int, x []float32) {
 			quantise2(&dst[0], stride*q, &x[0], len(x)/blockCols)
 		},
+		rest: func(dst []float32, src []qrecord, stride int, x []float32) {
+			rest2(&dst[0], &src[0], stride*q, &x[0], len(x)/blockCols)
+		},
 		add: func(dst, src []float32) {
 			n := len(src) &^ 15
 			if n > 0 {

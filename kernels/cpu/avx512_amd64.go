@@ -32,6 +32,9 @@ func avx512() *tier {
 		quantise: func(dst []qrecord, stride int, x []float32) {
 			quantise512(&dst[0], stride*int(unsafe.Sizeof(qrecord{})), &x[0], len(x)/blockCols)
 		},
+		rest: func(dst []float32, src []qrecord, stride int, x []float32) {
+			rest512(&dst[0], &src[0], stride*int(unsafe.Sizeof(qrecord{})), &x[0], len(x)/blockCols)
+		},
 		add:     func(dst, src []float32) { add512(&dst[0], &src[0], len(src)) },
 		norm:    func(dst, x, w []float32, eps float32) { norm512(&dst[0], &x[0], &w[0], len(x), eps) },
 		siluMul: func(dst, gate, up []float32) { siluMul512(&dst[0], &gate[0], &up[0], len(gate)) },

@@ -1,0 +1,161 @@
+package sample
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The known answers that the authors publish with Random123 (kat_vectors, philox4x32 10).
+func TestPhiloxVectors(t *testing.T) {
+	const f = 0xffffffff
+	for _, v := range []struct {
+		ctr  [4]uint32
+		key  [2]uint32
+		want [4]uint32
+	}{
+		{[4]uint32{}, [2]uint32{}, [4]uint32{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+		{[4]uint32{f, f, f, f}, [2]uint32{f, f}, [4]uint32{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+		{[4]uint32{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, [2]uint32{0xa4093822, 0x299f31d0},
+			[4]uint32{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+	} {
+		if got := philox(v.ctr, v.key); got != v.want {
+			t.Errorf("philox(%x, %x) = %x, want %x", v.ctr, v.key, got, v.want)
+		}
+	}
+}
+
+// Every part of the key and counter changes the bits.
+func TestRandomKeyed(t *testing.T) {
+	seen := map[uint64]bool{}
+	for _, in := range [][3]uint64{{0, 0, 0}, {1, 0, 0}, {1 << 32, 0, 0}, {0, 1, 0}, {0, 0, 1}, {0, 0, 1 << 32}} {
+		seen[random(in[0], uint32(in[1]), in[2])] = true
+	}
+	if len(seen) != 6 {
+		t.Fatalf("6 keys gave %d values", len(seen))
+	}
+}
+
+func TestExpNeg(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for i := range 200000 {
+		x := -r.Float64() * []float64{1e-9, 0.1, 1, 30, 699}[i%5]
+		got, want := expNeg(x), math.Exp(x)
+		if ulp := math.Abs(float64(int64(math.Float64bits(got)) - int64(math.Float64bits(want)))); ulp > 2 {
+			t.Fatalf("expNeg(%v) = %v, want %v: %v ulp", x, got, want, ulp)
+		}
+	}
+	if expNeg(0) != 1 || expNeg(math.Inf(-1)) != 0 || expNeg(-1e300) != 0 {
+		t.Error("ends of the range")
+	}
+	// Pinned bits: any node of any architecture must compute these.
+	for x, want := range map[float64]uint64{-1: 0x3fd78b56362cef38, -0.3: 0x3fe7b4c869c37c04, -20.5: 0x3e157a3afeed00ab} {
+		if got := math.Float64bits(expNeg(x)); got != want {
+			t.Errorf("expNeg(%v) has bits %#x, want %#x", x, got, want)
+		}
+	}
+}
+
+// rank against a full sort, for every k and many masses, with equal logits among them.
+func TestRank(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for n := 1; n < 60; n++ {
+		c := make([]cand, n)
+		for i := range c {
+			l := float32(r.IntN(n))
+			c[i] = cand{int32(i), l, uint64(l) + 1}
+		}
+		sorted := slices.Clone(c)
+		slices.SortFunc(sorted, func(a, b cand) int {
+			if a.before(b) {
+				return -1
+			}
+			return 1
+		})
+		for k := 1; k <= n; k++ {
+			for _, mass := range []uint64{1, uint64(r.IntN(n*n) + 1), math.MaxUint64} {
+				var sum uint64
+				keep := 0
+				for keep < k && (keep == 0 || sum < mass) {
+					sum += sorted[keep].weight
+					keep++
+				}
+				shuffled := slices.Clone(c)
+				r.Shuffle(n, func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+				total, last := rank(shuffled, k, mass)
+				if total != sum || last != sorted[keep-1] {
+					t.Fatalf("n %d k %d mass %d: total %d last %+v, want %d %+v", n, k, mass, total, last, sum, sorted[keep-1])
+				}
+				for i := range keep {
+					if last.before(shuffled[i]) {
+						t.Fatalf("n %d k %d: the kept are not in front", n, k)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	good := Params{MaxNew: 10, MinTokens: 10, Temperature: 2, TopP: 1, TopK: math.MaxInt32, MinP: 1, FrequencyPenalty: -2,
+		PresencePenalty: 2, RepetitionPenalty: 1.1, LogitBias: []Bias{{99, -100}, {0, 100}}, EOG: []int32{99}, TopLogprobs: 20}
+	if err := good.Validate(100); err != nil {
+		t.Fatal(err)
+	}
+	many := make([]Bias, MaxLogitBias+1)
+	for i := range many {
+		many[i].ID = int32(i)
+	}
+	for _, c := range []struct {
+		field, value string
+		change       func(*Params)
+	}{
+		{"MaxNew", "0", func(p *Params) { p.MaxNew, p.MinTokens = 0, 0 }},
+		{"MaxNew", "268435457", func(p *Params) { p.MaxNew = MaxNewMax + 1 }},
+		{"MinTokens", "-1", func(p *Params) { p.MinTokens = -1 }},
+		{"MinTokens", "11", func(p *Params) { p.MinTokens = 11 }},
+		{"Temperature", "-0.1", func(p *Params) { p.Temperature = -0.1 }},
+		{"Temperature", "2.1", func(p *Params) { p.Temperature = 2.1 }},
+		{"Temperature", "NaN", func(p *Params) { p.Temperature = nan }},
+		{"Temperature", "+Inf", func(p *Params) { p.Temperature = inf }},
+		{"TopP", "1.1", func(p *Params) { p.TopP = 1.1 }},
+		{"TopP", "NaN", func(p *Params) { p.TopP = nan }},
+		{"TopK", "-1", func(p *Params) { p.TopK = -1 }},
+		{"MinP", "-1", func(p *Params) { p.MinP = -1 }},
+		{"FrequencyPenalty", "2.5", func(p *Params) { p.FrequencyPenalty = 2.5 }},
+		{"PresencePenalty", "-3", func(p *Params) { p.PresencePenalty = -3 }},
+		{"PresencePenalty", "NaN", func(p *Params) { p.PresencePenalty = nan }},
+		{"RepetitionPenalty", "-1", func(p *Params) { p.RepetitionPenalty = -1 }},
+		{"RepetitionPenalty", "1e-05", func(p *Params) { p.RepetitionPenalty = 1e-5 }},
+		{"RepetitionPenalty", "+Inf", func(p *Params) { p.RepetitionPenalty = inf }},
+		{"LogitBias", "301", func(p *Params) { p.LogitBias = many }},
+		{"LogitBias[0].ID", "100", func(p *Params) { p.LogitBias = []Bias{{100, 0}} }},
+		{"LogitBias[1].ID", "-1", func(p *Params) { p.LogitBias = []Bias{{1, 0}, {-1, 0}} }},
+		{"LogitBias[1].ID", "1", func(p *Params) { p.LogitBias = []Bias{{1, 0}, {1, 0}} }},
+		{"LogitBias[0].Bias", "101", func(p *Params) { p.LogitBias = []Bias{{1, 101}} }},
+		{"LogitBias[0].Bias", "NaN", func(p *Params) { p.LogitBias = []Bias{{1, nan}} }},
+		{"EOG", "17", func(p *Params) { p.EOG = make([]int32, MaxEOG+1) }},
+		{"EOG[0]", "100", func(p *Params) { p.EOG = []int32{100} }},
+		{"TopLogprobs", "21", func(p *Params) { p.TopLogprobs = 21 }},
+		{"TopLogprobs", "-1", func(p *Params) { p.TopLogprobs = -1 }},
+	} {
+		p := good
+		c.change(&p)
+		err := p.Validate(100)
+		var pe *ParamError
+		if !errors.As(err, &pe) || !errors.Is(err, ErrParams) || pe.Field != c.field || pe.Value != c.value || pe.Limit == "" {
+			t.Errorf("want %s is %s, got %v", c.field, c.value, err)
+			continue
+		}
+		if !strings.Contains(err.Error(), c.field) || !strings.Contains(err.Error(), c.value) {
+			t.Errorf("message %q", err)
+		}
+		if _, err := New(p, 100, nil); !errors.Is(err, ErrParams) {
+			t.Errorf("New accepts %s = %s", c.field, c.value)
+		}
+	}
+}
