@@ -121,6 +121,26 @@ type world struct {
 	tenants *tenant.Registry
 	nodes   map[string]*node
 	stops   []func()
+
+	mu     sync.Mutex
+	losing chan struct{} // guarded by mu: the next message of output is lost, and this closed
+}
+
+// lose makes the bus lose the next message of an output.
+func (w *world) lose(lost chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.losing = lost
+}
+
+func (w *world) faults(m membus.Message) (v membus.Verdict) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.losing != nil && strings.HasPrefix(m.Subject, "out.") {
+		close(w.losing)
+		w.losing, v.Drop = nil, true
+	}
+	return v
 }
 
 // lockedBuffer is a log that goroutines may share.
@@ -144,7 +164,8 @@ func (l *lockedBuffer) String() string {
 // newWorld makes a router, and one prefill (p0) and one decode node (d0) that
 // answer every job with the text "hello".
 func newWorld(t testing.TB, change func(*Config)) *world {
-	w := &world{t: t, bus: membus.New(membus.Options{}), tenants: tenant.NewRegistry(), nodes: map[string]*node{}}
+	w := &world{t: t, tenants: tenant.NewRegistry(), nodes: map[string]*node{}}
+	w.bus = membus.New(membus.Options{Faults: w.faults})
 	must(w.tenants.Add("acme", testKey, tenant.Limits{}))
 	id, peer := w.peer(identity.Router, "r0")
 	w.dir = must(peer.WatchPeers(transfer.RolePrefill, transfer.RoleDecode))
