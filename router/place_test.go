@@ -20,7 +20,7 @@ func announced(role transfer.Role, name string, change func(*transfer.Announce))
 
 func boardOf(nodes ...transfer.Announce) *board {
 	b := newBoard(testMetadata)
-	b.update(nodes, time.Unix(999, 0))
+	b.update(nodes)
 	return b
 }
 
@@ -45,7 +45,6 @@ func TestChoose(t *testing.T) {
 		{"decode not ready", []transfer.Announce{p("p0", nil), d("d0", func(a *transfer.Announce) { a.Ready = false })}, ok, "none"},
 		{"prefill draining", []transfer.Announce{p("p0", func(a *transfer.Announce) { a.Draining = true }), d("d0", nil)}, ok, "none"},
 		{"decode draining", []transfer.Announce{p("p0", nil), d("d0", func(a *transfer.Announce) { a.Draining = true }), d("d1", nil)}, ok, "p0 d1"},
-		{"expired", []transfer.Announce{p("p0", nil), d("d0", func(a *transfer.Announce) { a.Expires = time.Unix(999, 0) })}, ok, "none"},
 		{"other model", []transfer.Announce{p("p0", nil), d("d0", func(a *transfer.Announce) { a.Model[0] = 7 }), d("d1", nil)}, ok, "p0 d1"},
 		{"other layout", []transfer.Announce{p("p0", nil), d("d0", func(a *transfer.Announce) { a.Layout[0] = 7 })}, ok, "none"},
 		{"other vocabulary", []transfer.Announce{p("p0", nil), d("d0", func(a *transfer.Announce) { a.Vocab = 7 })}, ok, "none"},
@@ -99,7 +98,6 @@ func TestLedger(t *testing.T) {
 	p, d := announced(transfer.RolePrefill, "p0", nil), announced(transfer.RoleDecode, "d0", nil)
 	b := boardOf(p, d)
 	n := need{prompt: 500, maxNew: 12} // 8 pages at both
-	now := time.Unix(999, 0)
 	pair, _ := b.choose(n)
 	first := b.reserve(pair, n)
 	second := b.reserve(pair, n)
@@ -108,13 +106,13 @@ func TestLedger(t *testing.T) {
 	}
 	d.FreeTokens, d.Expires = 0, d.Expires.Add(time.Second) // now decode says it itself
 	p.FreeTokens, p.Expires = 0, p.Expires.Add(time.Second)
-	b.update([]transfer.Announce{p, d}, now)
+	b.update([]transfer.Announce{p, d})
 	for _, r := range first {
 		b.release(r)
 	}
 	d.FreeTokens, d.Expires = 512, d.Expires.Add(time.Second)
 	p.FreeTokens, p.Expires = 512, p.Expires.Add(time.Second)
-	b.update([]transfer.Announce{p, d}, now)
+	b.update([]transfer.Announce{p, d})
 	if _, v := b.choose(n); v != placed {
 		t.Fatalf("512 of 1024 are free again: verdict %d", v)
 	}
@@ -124,7 +122,7 @@ func TestLedger(t *testing.T) {
 	}
 	d.Epoch, d.FreeTokens, d.Expires = 2, 1024, d.Expires.Add(time.Second)
 	p.Epoch, p.FreeTokens, p.Expires = 2, 1024, p.Expires.Add(time.Second)
-	b.update([]transfer.Announce{p, d}, now)
+	b.update([]transfer.Announce{p, d})
 	for _, r := range second { // of a boot that is gone: must not be added to the new one
 		b.release(r)
 	}
