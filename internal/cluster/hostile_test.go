@@ -73,7 +73,7 @@ func (a *arena) boot() {
 	}
 	old := a.q.Epoch
 	j := a.w.join("decode", "d1")
-	n, err := decode.New(decode.Config{Peer: j.Peer, Engine: engine(), Capacity: arenaCapacity, ClampWindow: true, Metrics: decode.NewMetrics(metrics.New()), Log: testLog()})
+	n, err := decode.New(decode.Config{Peer: j.Peer, Engine: engine(), Capacity: arenaCapacity, ClampWindow: true, DrainTimeout: 50 * time.Millisecond, Metrics: decode.NewMetrics(metrics.New()), Log: testLog()})
 	must(a.t, err)
 	a.stop, a.node = a.w.run(j, n.Run), n
 	must(a.t, a.bus.EnsureKV(within(a.t), "d1", 64<<20))
@@ -119,8 +119,7 @@ func (a *arena) craft(x *try, r recipe) []message {
 	if r.by == nil {
 		r.by = a.p1
 	}
-	claims, err := tenant.Verify(x.job.Token, func(string) (ed25519.PublicKey, error) { return a.id.Public(), nil }, a.w.auth.ClusterID(), time.Now())
-	must(a.t, err)
+	claims := a.claims(x)
 	g := transfer.Grant{Job: x.job, Claims: claims, Hash: x.hash, Prefix: tenant.PrefixDigests(x.job.Salt, x.job.Prompt)}
 	layout := engine().Facts().Layout
 	plan, err := seal.NewPlan(len(x.job.Prompt), layout.Layers, layout.TokenLayerBytes())
