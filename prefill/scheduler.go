@@ -25,7 +25,8 @@ import (
 // slow receiver would fill this node's pages with finished work.
 //
 // A job ends exactly once. Its pages are named for release once, too, and
-// never while a step that may touch them is in flight.
+// never while a step that may touch them is in flight. Whoever seals blocks of
+// a job meanwhile holds a kv.Writer for that.
 //
 // Misuse of the order of events is the caller's own contradiction and panics.
 type Scheduler struct {
@@ -172,7 +173,7 @@ func NewScheduler(cfg SchedulerConfig) *Scheduler {
 	return &Scheduler{
 		cfg:   cfg,
 		jobs:  make(map[JobID]*job),
-		turns: turns{minCharge: max(1, cfg.ChunkRows/cfg.MaxSeqs)},
+		turns: turns{minCharge: (cfg.ChunkRows + cfg.MaxSeqs - 1) / cfg.MaxSeqs},
 	}
 }
 
@@ -300,13 +301,14 @@ func (s *Scheduler) begin() (chunks []Chunk) {
 		if j == nil {
 			break
 		}
-		rows := min(budget, j.ready(s.cfg.AheadBlocks))
+		ready := j.ready(s.cfg.AheadBlocks)
+		rows := min(budget, ready)
 		chunks = append(chunks, Chunk{Job: j.ID, Pos: j.pos, Len: rows, Last: j.pos+rows == j.Tokens})
 		s.step = append(s.step, inStep{j, rows})
 		j.running = true
 		budget -= rows
 		s.pending -= rows
-		s.turns.charge(rows)
+		s.turns.charge(rows, rows == ready)
 	}
 	s.turns.close()
 	return chunks

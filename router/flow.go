@@ -31,7 +31,7 @@ type flow struct {
 	decode  string
 
 	retries   int      // for lost nodes; at most cfg.Retries
-	refusals  int      // for "no room"; at most cfg.Refusals
+	refusals  int      // for "not now"; at most cfg.Refusals
 	avoid     []string // nodes that failed this sequence
 	receipt   *receiptFacts
 	generated int
@@ -114,7 +114,7 @@ type decision struct {
 	tokens  []sample.Token  // emit
 	finish  string          // finish
 	err     *apiError       // fail
-	full    string          // place: a node that said it has no room
+	full    string          // place: a node that said "not now"
 }
 
 type decisionKind string
@@ -210,12 +210,13 @@ func (f *flow) refused(e event) []decision {
 		return f.end(transfer.ReasonCancelled, refusal(e.reject, f.param))
 	}
 	switch e.reject.Reason {
-	case transfer.ReasonNoPages, transfer.ReasonBusy:
+	case transfer.ReasonNoPages, transfer.ReasonBusy, transfer.ReasonDraining, transfer.ReasonPeer:
+		// Nothing is lost, and the node's next announcement will say more: wait for that.
 		if f.refusals < f.cfg.Refusals {
 			f.refusals++
 			return append(f.cancelBoth(transfer.ReasonCancelled), f.place(f.nodeOf(e.role))...)
 		}
-	case transfer.ReasonDraining, transfer.ReasonCancelled, transfer.ReasonPeer, transfer.ReasonNodeLost, transfer.ReasonInternal, transfer.ReasonTimeout:
+	case transfer.ReasonCancelled, transfer.ReasonNodeLost, transfer.ReasonInternal, transfer.ReasonTimeout:
 		if f.retries < f.cfg.Retries {
 			return f.retry(f.nodeOf(e.role))
 		}

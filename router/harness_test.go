@@ -103,6 +103,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
+func bosTokenizer() *tokenizer.Tokenizer { return must(tokenizer.New(vocabulary{bos: true})) }
+
 func testTokenizer() *tokenizer.Tokenizer { return must(tokenizer.New(vocabulary{})) }
 
 // keys are made once: they are the slow part and hold nothing of a test.
@@ -319,7 +321,7 @@ func (j *gotJob) receipt() {
 }
 
 func (j *gotJob) signed(r seal.Receipt) *transfer.SignedReceipt {
-	return must(j.n.peer.SignReceipt(must(r.Append(nil)), j.Reply, 3))
+	return must(j.n.peer.SignReceipt(must(r.Append(nil)), j.Reply, min(3, len(j.Prompt))))
 }
 
 func (j *gotJob) tokens(t ...sample.Token) { j.send(transfer.OutputBody{Tokens: t}) }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"bulkhead/internal/sample"
-	"bulkhead/transfer"
 )
 
 // sequence is one generation of a request at work: the driver of a flow. One goroutine
@@ -56,8 +55,8 @@ func newSequence(x *exchange, choice int, prompt []int32, params sample.Params) 
 	}
 }
 
-// refusalsMax bounds how often "no room" sends a sequence back to the queue. It happens only when
-// several routers fill the same node between two of its announcements.
+// refusalsMax bounds how often "not now" sends a sequence back to the queue. It happens when
+// several routers fill the same node, or it drains, between two of its announcements.
 const refusalsMax = 8
 
 // post adds an event; it never waits.
@@ -193,7 +192,7 @@ func (s *sequence) do(e event, d decision) {
 			r.desk.markFull(d.full)
 		}
 		r.log.Warn("another attempt", "request_id", s.x.idText, "child", s.child, "attempt", d.attempt, "because", string(e.kind), "reason", string(e.reject.Reason))
-		r.metrics.attempts.Inc(attemptCause(e))
+		r.metrics.attempts.Inc(attemptCause(d))
 		t, err := s.join()
 		if err != nil {
 			s.step(event{kind: evNoPlace, attempt: d.attempt, err: asAPIError(err)})
@@ -227,9 +226,9 @@ func (s *sequence) do(e event, d decision) {
 }
 
 // attemptCause is the metric label of why an attempt was not the last.
-func attemptCause(e event) string {
-	if e.reject.Reason == transfer.ReasonNoPages || e.reject.Reason == transfer.ReasonBusy {
-		return "no_room"
+func attemptCause(d decision) string {
+	if d.full != "" {
+		return "not_now"
 	}
 	return "node_lost"
 }

@@ -82,11 +82,7 @@ func (c *Conn) onKVAck(m *nats.Msg) {
 	if p == nil {
 		return // late; it has been given up
 	}
-	err := pubAckError(m.Header.Get("Status"), m.Data)
-	if errors.Is(err, ErrStreamFull) {
-		c.cfg.Counters.add(CountKVFull)
-	}
-	p.done(err)
+	p.done(pubAckError(m.Header.Get("Status"), m.Data))
 }
 
 // JetStream's error codes that mean something to a sender.

@@ -251,6 +251,7 @@ func (a *KVAttempt) publish(data []byte, try int, done func(error)) {
 		default:
 			a.s.p.counters.add(CountKVRetry)
 			if errors.Is(err, ErrStreamFull) {
+				a.s.p.counters.add(CountKVFull)
 				a.s.p.log.Debug("bus: KV stream full, trying again", "decode", a.s.decode, "try", try)
 			}
 			pause := min(kvRetryFirst<<min(try, 10), kvRetryMax)

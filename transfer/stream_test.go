@@ -112,7 +112,9 @@ func TestOutputBroken(t *testing.T) {
 			if n != 3 {
 				return membus.Verdict{}
 			}
-			return membus.Verdict{Data: forged(transfer.Output{TokenHash: transfer.Hash{1}, From: transfer.RoleDecode, Seq: 3})}
+			other := hash
+			other[0] ^= 1
+			return membus.Verdict{Data: bytes.Replace(data, hash[:], other[:], 1)}
 		}, 3, nil},
 		"in the other role's name": {func(n int, data []byte) membus.Verdict {
 			if n != 3 {
@@ -289,6 +291,9 @@ func TestKVFullStream(t *testing.T) {
 		must(t, a.Frame(t.Context(), frame(i, 300)))
 	}
 	eventually(t, "a frame refused and tried again", func() bool { return k.p.counts.Get(transfer.CountKVRetry) > 0 })
+	if k.p.counts.Get(transfer.CountKVFull) == 0 {
+		t.Error("a full stream was not counted")
+	}
 	seen := make(chan byte, 100)
 	stop, err := k.d.ConsumeKV(func(m transfer.KVMsg) { seen <- m.Data[4]; m.Ack() }, nil)
 	must(t, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -45,6 +46,16 @@ func StartNATS(cfg NATSConfig) (*NATS, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !opts.DontListen && opts.Port > 0 {
+		// The server itself would only log that the port is taken, and wait.
+		ln, err := net.Listen("tcp", net.JoinHostPort(opts.Host, strconv.Itoa(opts.Port)))
+		if err != nil {
+			return nil, fmt.Errorf("cluster: nats-server: %w", err)
+		}
+		if err := ln.Close(); err != nil {
+			return nil, fmt.Errorf("cluster: nats-server: %w", err)
+		}
+	}
 	s, err := server.NewServer(opts)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: nats-server: %w", err)
@@ -56,7 +67,7 @@ func StartNATS(cfg NATSConfig) (*NATS, error) {
 	if !s.ReadyForConnections(natsStart) {
 		s.Shutdown()
 		s.WaitForShutdown()
-		return nil, fmt.Errorf("cluster: nats-server is not ready after %s (address %s:%d taken?)", natsStart, opts.Host, opts.Port)
+		return nil, fmt.Errorf("cluster: nats-server is not ready after %s at %s:%d", natsStart, opts.Host, opts.Port)
 	}
 	return &NATS{s: s}, nil
 }
@@ -67,6 +78,9 @@ func natsOptions(cfg NATSConfig) (*server.Options, error) {
 	}
 	if cfg.Host == "" {
 		cfg.Host = "127.0.0.1"
+	}
+	if cfg.Port == 0 {
+		cfg.Port = server.DEFAULT_PORT
 	}
 	if cfg.MaxPayload == 0 {
 		cfg.MaxPayload = 4 << 20

@@ -3,6 +3,7 @@ package identity
 import (
 	"bytes"
 	"crypto/ed25519"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -221,6 +222,8 @@ func TestVerify(t *testing.T) {
 	}{
 		"empty":               {"", ErrJWT},
 		"too long":            {strings.Repeat("a", MaxUserJWT+1), ErrJWT},
+		"long and valid":      {mint(prefill, func(u *jwt.UserClaims) { u.Tags.Add(strings.Repeat("t", MaxUserJWT)) }), ErrJWT},
+		"version 1":           {versionOne(t, prefill, pub, a.account, now), ErrRights},
 		"cut":                 {good[:len(good)-2], ErrJWT},
 		"account JWT":         {k.auth.AccountJWT[:min(len(k.auth.AccountJWT), MaxUserJWT)], ErrJWT},
 		"operator JWT":        {k.auth.OperatorJWT, ErrJWT},
@@ -284,6 +287,28 @@ func TestVerify(t *testing.T) {
 			}
 		}
 	}
+}
+
+// versionOne returns a user JWT of NATS's first format, which the library still
+// reads. Its signature leaves out the header, and it has no scopes.
+func versionOne(t *testing.T, key nkeys.KeyPair, user, account string, now time.Time) string {
+	t.Helper()
+	issuer, err := key.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := base64.RawURLEncoding.EncodeToString
+	claims := part(fmt.Appendf(nil, `{"iss":%q,"sub":%q,"name":"p0","iat":%d,"exp":%d,"type":"user","issuer_account":%q,"nats":{"subs":0,"data":0,"payload":0}}`,
+		issuer, user, now.Unix(), now.Add(time.Hour).Unix(), account))
+	sig, err := key.Sign([]byte(claims))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := part([]byte(`{"typ":"jwt","alg":"ed25519"}`)) + "." + claims + "." + part(sig)
+	if _, err := jwt.DecodeUserClaims(s); err != nil {
+		t.Fatalf("the library does not read it: %v", err)
+	}
+	return s
 }
 
 // TestRevoked: a key that the account revoked is refused.

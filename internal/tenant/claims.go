@@ -125,7 +125,7 @@ func (c Claims) Check(e Expect) error {
 	case e.Role == "decode" && c.DecodeEpoch != e.Epoch:
 		return fmt.Errorf("%w: epoch %016x, this is %016x", ErrEpoch, c.DecodeEpoch, e.Epoch)
 	case c.Model != e.Model:
-		return fmt.Errorf("%w: fingerprint %x..., this is %x...", ErrModel, c.Model[:8], e.Model[:8])
+		return fmt.Errorf("%w: fingerprint begins %x, this node has %x", ErrModel, c.Model[:8], e.Model[:8])
 	case c.PromptLen != e.PromptLen:
 		return fmt.Errorf("%w: token says %d, got %d", ErrPromptLen, c.PromptLen, e.PromptLen)
 	case c.PromptDigest != e.PromptDigest:

@@ -234,6 +234,10 @@ func TestFileRefused(t *testing.T) {
 			t.Errorf("two tenants with the same %s: %v", name, err)
 		}
 	}
+	// Depth is bounded before encoding/json sees the file.
+	if _, err := Parse([]byte(strings.Repeat("[", 1000))); !errors.Is(err, ErrFile) || !strings.Contains(err.Error(), "deep at byte 5") {
+		t.Errorf("1,000 deep: %v", err)
+	}
 	if _, err := Parse(make([]byte, maxFile+1)); !errors.Is(err, ErrFile) {
 		t.Errorf("too large: %v", err)
 	}

@@ -19,11 +19,16 @@ type bpe struct {
 	prev, next []int32 // neighbours in a list through id; -1 at the ends
 	queue      rankQueue
 
-	lastPair pair // the rule looked up last: runs of one character ask for it again and again
-	lastRule rule
-	lastOK   bool
-	primed   bool
+	// recent holds rules looked up before, at a place that the pair decides: a word of one
+	// letter asks for the same few again and again.
+	recent [recentRules]struct {
+		pair pair
+		rule rule
+		set  bool
+	}
 }
+
+const recentRules = 256 // a power of two
 
 const noRank = int32(1<<31 - 1)
 
@@ -40,7 +45,7 @@ func (b *bpe) short(t *Tokenizer, w string, out []int32) []int32 {
 		}
 	}
 	for i := 0; i+1 < n; i++ {
-		rules[i] = t.rule(ids[i], ids[i+1])
+		rules[i] = b.rule(t, ids[i], ids[i+1])
 	}
 	for n > 1 {
 		b.steps += n
@@ -58,20 +63,27 @@ func (b *bpe) short(t *Tokenizer, w string, out []int32) []int32 {
 		n--
 		if best+1 < n {
 			copy(rules[best+1:n-1], rules[best+2:n])
-			rules[best] = t.rule(ids[best], ids[best+1])
+			rules[best] = b.rule(t, ids[best], ids[best+1])
 		}
 		if best > 0 {
-			rules[best-1] = t.rule(ids[best-1], ids[best])
+			rules[best-1] = b.rule(t, ids[best-1], ids[best])
 		}
 	}
 	return append(out, ids[:n]...)
 }
 
-func (t *Tokenizer) rule(a, c int32) rule {
-	if r, ok := t.merges[pair{a, c}]; ok {
-		return r
+// rule returns the rule of two neighbours; its rank is noRank if they have none.
+func (b *bpe) rule(t *Tokenizer, left, right int32) rule {
+	p := pair{left, right}
+	k := &b.recent[(uint32(left)*0x9E3779B1^uint32(right)*0x85EBCA77)>>24%recentRules]
+	if !k.set || k.pair != p {
+		r, ok := t.merges[p]
+		if !ok {
+			r.rank = noRank
+		}
+		k.pair, k.rule, k.set = p, r, true
 	}
-	return rule{rank: noRank}
+	return k.rule
 }
 
 // long merges a word of any length with a queue of pairs by (rank, position). A pair in
@@ -94,8 +106,8 @@ func (b *bpe) long(t *Tokenizer, w string, out []int32) []int32 {
 		if b.id[pos] < 0 || right < 0 {
 			continue
 		}
-		r, ok := b.lookup(t, b.id[pos], b.id[right])
-		if !ok || r.rank != rank {
+		r := b.rule(t, b.id[pos], b.id[right])
+		if r.rank != rank {
 			continue
 		}
 		b.id[pos], b.id[right] = r.id, -1
@@ -117,6 +129,9 @@ func (b *bpe) long(t *Tokenizer, w string, out []int32) []int32 {
 }
 
 func (b *bpe) load(t *Tokenizer, w string) {
+	if cap(b.id) < len(w) {
+		b.id, b.prev, b.next = make([]int32, len(w)), make([]int32, len(w)), make([]int32, len(w))
+	}
 	b.id, b.prev, b.next = b.id[:0], b.prev[:0], b.next[:0]
 	for i := range len(w) {
 		if id := t.byteID[w[i]]; id >= 0 {
@@ -134,16 +149,7 @@ func (b *bpe) load(t *Tokenizer, w string) {
 
 // push queues the pair that begins at pos if it has a rule. pos has a right neighbour.
 func (b *bpe) push(t *Tokenizer, pos int32) {
-	if r, ok := b.lookup(t, b.id[pos], b.id[b.next[pos]]); ok {
+	if r := b.rule(t, b.id[pos], b.id[b.next[pos]]); r.rank != noRank {
 		b.steps += 1 + b.queue.push(r.rank, pos)
 	}
-}
-
-func (b *bpe) lookup(t *Tokenizer, left, right int32) (rule, bool) {
-	p := pair{left, right}
-	if !b.primed || p != b.lastPair {
-		b.lastPair, b.primed = p, true
-		b.lastRule, b.lastOK = t.merges[p]
-	}
-	return b.lastRule, b.lastOK
 }

@@ -139,6 +139,21 @@ func TestGoldenDecode(t *testing.T) {
 	}
 }
 
+// TestGoldenSplits compares the words of the pre-tokenizers themselves: a small vocabulary
+// does not show every border in its ids.
+func TestGoldenSplits(t *testing.T) {
+	stringsIn := readGolden[[]string](t, "testdata/strings.json.gz")
+	for pre, rows := range readGolden[map[string][][]int](t, "testdata/splits.json.gz") {
+		for i, want := range rows {
+			var got []int
+			preTokenizers[pre].split(stringsIn[i], func(w string) { got = append(got, len(w)) })
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %.80q is cut into %v, want %v", pre, stringsIn[i], got, want)
+			}
+		}
+	}
+}
+
 // TestClasses asks for every code point whether this package and the reference agree on
 // what it is. It goes red when Go's Unicode tables move.
 func TestClasses(t *testing.T) {

@@ -89,6 +89,7 @@ func quantiseBlock(r *qrecord, x []float32) {
 // scratch is the packed activations of one MatMul.
 type scratch struct {
 	q []qrecord
+	p []qrecord // two rows for each: for precise matrices
 	f []frecord
 }
 
@@ -101,23 +102,53 @@ func grow[T any](s []T, n int) []T {
 	return s[:n]
 }
 
+// needs says which packings the matrices of one MatMul read.
+type needs struct{ quantised, precise, float bool }
+
 // packRow packs row r of rows into its tile.
-func (s *scratch) packRow(t *tier, r, rows int, x []float32, quantised, float bool) {
+func (s *scratch) packRow(t *tier, r, rows int, x []float32, n needs) {
 	blocks := (len(x) + blockCols - 1) / blockCols
-	first := r &^ (tileMax - 1)
-	size := tileRows(first, rows)
-	for r >= first+size {
-		first += size
-		size = tileRows(first, rows)
-	}
-	at := first*blocks + r - first
-	if quantised {
+	if n.quantised {
+		at, size := tileAt(r, rows, blocks)
 		t.quantise(&s.q[at], size, x)
 	}
-	if float {
+	if n.precise {
+		at, size := tileAt(2*r, 2*rows, blocks) // 2*r+1 is in the same tile: sizes are even
+		t.quantise(&s.p[at], size, x)
+		s.packRest(t, at, size, x)
+	}
+	if n.float {
+		at, size := tileAt(r, rows, blocks)
 		for b := range blocks {
 			dst := &s.f[at+b*size]
 			clear(dst[copy(dst[:], x[b*blockCols:]):])
 		}
 	}
+}
+
+// packRest packs, beside a row that was rounded to 8 bits, what the rounding
+// left. The product of the two together is that of the row to 15 bits.
+func (s *scratch) packRest(t *tier, at, size int, x []float32) {
+	for b := 0; len(x) > 0; b++ {
+		n := min(len(x), blockCols)
+		rounded := &s.p[at+b*size]
+		var rest [blockCols]float32
+		for i, v := range x[:n] {
+			rest[i] = v - float32(rounded.scale*float32(rounded.q[i]))
+		}
+		t.quantise(&s.p[at+b*size+1], size, rest[:n])
+		x = x[n:]
+	}
+}
+
+// tileAt is where the first block of row r lies among rows packed rows, and the
+// size of its tile.
+func tileAt(r, rows, blocks int) (at, size int) {
+	first := r &^ (tileMax - 1)
+	size = tileRows(first, rows)
+	for r >= first+size {
+		first += size
+		size = tileRows(first, rows)
+	}
+	return first*blocks + r - first, size
 }

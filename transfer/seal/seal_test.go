@@ -281,6 +281,11 @@ func TestFirstAndCredit(t *testing.T) {
 			t.Errorf("%d bytes: %v", len(bad), err)
 		}
 	}
+	// A prefill of another make could seal a longer one; it is not opened.
+	long := s.first.Seal(nil, nonce(0), make([]byte, MaxFirst+1), firstAAD(token))
+	if _, err := r.OpenFirst(long); err != ErrOpen {
+		t.Errorf("a first token that is too long: %v", err)
+	}
 	s2, _, _ := pair(t, mustKey(t), token)
 	if _, err := s2.SealFirst(make([]byte, MaxFirst+1)); !errors.Is(err, ErrLimit) {
 		t.Errorf("too long a first token: %v", err)
