@@ -27,7 +27,6 @@ type commands struct {
 	Nats    natsCmd    `cmd:"" help:"Run a nats-server with JetStream, set up for a cluster's keys."`
 	Keys    keysCmd    `cmd:"" help:"Make a cluster's keys."`
 	Tenant  tenantCmd  `cmd:"" help:"Manage the tenants file."`
-	Token   tokenCmd   `cmd:"" help:"Inspect tenant tokens."`
 	Bench   benchCmd   `cmd:"" help:"Measure."`
 	Health  healthCmd  `cmd:"" help:"Ask a role whether it is well; the exit status says."`
 	Version versionCmd `cmd:"" help:"Print the version."`

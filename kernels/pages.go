@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 )
@@ -42,6 +43,12 @@ func (l PageLayout) TokenLayerBytes() int { return 2 * l.KVHeads * l.HeadDim * 2
 
 // PageBytes is the size of a full block.
 func (l PageLayout) PageBytes() int { return l.Layers * BlockTokens * l.TokenLayerBytes() }
+
+// Fingerprint is what nodes compare before they exchange blocks: the shape, the
+// block size, the data type and the wire order of [Pages.Export].
+func (l PageLayout) Fingerprint() [32]byte {
+	return sha256.Sum256(fmt.Appendf(nil, "bulkhead kv layout/1: layers=%d kv_heads=%d head_dim=%d block=%d dtype=f16 order=layer,kv,head,token,dim", l.Layers, l.KVHeads, l.HeadDim, BlockTokens))
+}
 
 // Pages is the bytes of a KV pool with the tags beside them. internal/kv keeps
 // the books (who may hold what); Pages holds what the kernels see. Methods on

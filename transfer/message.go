@@ -83,8 +83,9 @@ const (
 	ReasonCancelled     Reason = "cancelled"
 	ReasonDuplicate     Reason = "duplicate_attempt"
 	ReasonInternal      Reason = "internal"
-	ReasonLogits        Reason = "bad_logits" // NaN or Inf where a token was to be sampled
-	ReasonNodeLost      Reason = "node_lost"  // never sent by the node itself
+	ReasonLogits        Reason = "bad_logits"   // NaN or Inf where a token was to be sampled
+	ReasonPeer          Reason = "peer_unknown" // prefill does not know this boot of the decode node
+	ReasonNodeLost      Reason = "node_lost"    // never sent by the node itself
 )
 
 // Reject is a node's signed no, at any time before the receipt. It is its own

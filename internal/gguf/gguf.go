@@ -59,6 +59,7 @@
 package gguf
 
 import (
+	"crypto/sha256"
 	"slices"
 )
 
@@ -96,10 +97,12 @@ type File struct {
 	closed  bool
 	version uint32
 	align   int
-	keys    []string
-	meta    map[string]value
-	tensors []Tensor
-	byName  map[string]int
+	// dataStart is where tensor data begins: all before it is the header.
+	dataStart int
+	keys      []string
+	meta      map[string]value
+	tensors   []Tensor
+	byName    map[string]int
 }
 
 // Open maps the file at path read-only and checks it as Parse does. The error is
@@ -138,6 +141,12 @@ func (f *File) Close() error {
 
 // Data returns the whole file, read-only, for fingerprints. It dies with Close.
 func (f *File) Data() []byte { return f.data }
+
+// HeaderDigest is the SHA-256 of everything before the tensor data: metadata
+// (tokenizer, template, architecture) and the tensor index, without the weights.
+// Nodes that hold the weights announce it, so that a router, which holds only
+// the tokenizer, knows that it is theirs.
+func (f *File) HeaderDigest() [sha256.Size]byte { return sha256.Sum256(f.data[:f.dataStart]) }
 
 // Version returns the format version, 2 or 3.
 func (f *File) Version() int { return int(f.version) }

@@ -84,6 +84,7 @@ var hostileFiles = []struct {
 	{"value type cut short", join(header(3, 0, 1), str("0123456"), []byte{4, 0}), ErrTruncated, `("0123456") value type`, ""},
 	{"value cut short", join(header(3, 0, 1), kv("k", typeUint64, u32(0))), ErrTruncated, `metadata 0 ("k") value`, ""},
 	{"bool of 2", join(header(3, 0, 1), kv("k", typeBool, []byte{2})), ErrValue, `metadata 0 ("k") value`, "bool is 2"},
+	{"string length cut short", join(header(3, 0, 1), kv("kk", typeString, []byte{1, 0, 0})), ErrTruncated, `metadata 0 ("kk") value length`, "needs 8 more bytes, the file has 3"},
 	{"string of 2^64-1 bytes", join(header(3, 0, 1), kv("k", typeString, u64(math.MaxUint64))), ErrLimit, `metadata 0 ("k") value length`, ""},
 	{"string longer than the file", join(header(3, 0, 1), kv("k", typeString, u64(5)), []byte("abcd")), ErrTruncated, `metadata 0 ("k") value length`, ""},
 
@@ -103,6 +104,9 @@ var hostileFiles = []struct {
 	{"alignment 2^31", join(header(3, 0, 1), kv(alignmentKey, typeUint32, u32(1<<31))), ErrValue, alignmentKey, "65536"},
 	{"alignment as u64", join(header(3, 0, 1), kv(alignmentKey, typeUint64, u64(32))), ErrType, alignmentKey, "want u32, found u64"},
 	{"alignment as string", join(header(3, 0, 1), kv(alignmentKey, typeString, str("32"))), ErrType, alignmentKey, "found string"},
+
+	{"one file of a split model", join(header(3, 0, 1), kv(splitKey, typeUint16, []byte{3, 0})), ErrValue, splitKey, "split over 3 files"},
+	{"split count as string", join(header(3, 0, 1), kv(splitKey, typeString, str("3"))), ErrType, splitKey, "found string"},
 
 	{"tensor name of 2^60 bytes", join(header(3, 1, 0), u64(1<<60), make([]byte, 40)), ErrLimit, "tensor 0 name length", "at most 64"},
 	{"tensor name of 65 bytes", body(4, 32, header(3, 1, 0), info(strings.Repeat("n", 65), TypeF32, 0, 1)), ErrLimit, "tensor 0 name length", ""},
@@ -173,6 +177,7 @@ func TestHarmlessOddities(t *testing.T) {
 		"arrays nested four deep":    join(header(3, 0, 1), kv("k", typeArray, arr(typeArray, 1, arr(typeArray, 1, arr(typeArray, 1, arr(typeUint8, 2, []byte{1, 2})))))),
 		"last tensor without pad":    body(4, 32, header(3, 1, 0), info("t", TypeF32, 0, 1)),
 		"tensors out of file order":  body(64, 32, header(3, 2, 0), info("b", TypeF32, 32, 8), info("a", TypeF32, 0, 8)),
+		"a model split into one":     join(header(3, 0, 1), kv(splitKey, typeUint16, []byte{1, 0})),
 		"a gap between tensors":      body(100, 32, header(3, 2, 0), info("a", TypeF32, 0, 1), info("b", TypeF32, 96, 1)),
 		"a name of 64 bytes":         body(4, 32, header(3, 1, 0), info(strings.Repeat("n", 64), TypeF32, 0, 1)),
 		"a key that is not UTF-8":    join(header(3, 0, 1), kv("\xff\x00", typeBool, []byte{0})),

@@ -48,8 +48,11 @@ const (
 	arrayBytesMin    = 4 + 8                 // element type and length of an empty array
 )
 
-// alignmentKey is the one metadata key that this package itself obeys.
-const alignmentKey = "general.alignment"
+// The metadata keys that this package itself obeys.
+const (
+	alignmentKey = "general.alignment"
+	splitKey     = "split.count" // of a model cut into several files
+)
 
 // Parse checks data as a whole GGUF file and returns its index. data is kept, not
 // copied: it must not change while the File is in use. Every error is an *Error.
@@ -65,6 +68,9 @@ func Parse(data []byte) (*File, error) {
 		return nil, err
 	}
 	if err := f.parseAlignment(); err != nil {
+		return nil, err
+	}
+	if err := f.refuseSplit(); err != nil {
 		return nil, err
 	}
 	places, err := f.parseIndex(r, tensorCount)
@@ -126,6 +132,19 @@ func (f *File) parseAlignment() error {
 		return fail(ErrValue, fmt.Sprintf("found %d, want a power of two from %d to %d", a, alignmentMin, alignmentMax))
 	}
 	f.align = int(a)
+	return nil
+}
+
+// refuseSplit refuses one file of a split model, which would otherwise only show
+// later, as tensors that are missing.
+func (f *File) refuseSplit() error {
+	n, ok, err := f.Uint(splitKey)
+	if err != nil {
+		return err
+	}
+	if ok && n > 1 {
+		return f.keyError(splitKey, f.meta[splitKey], ErrValue, "the model is split over %d files; join them first (llama-gguf-split --merge)", n)
+	}
 	return nil
 }
 
@@ -225,6 +244,7 @@ func (f *File) placeTensors(headerEnd int, places []place) error {
 		return &Error{Field: "tensor data", Offset: int64(headerEnd), Err: ErrTruncated,
 			Msg: fmt.Sprintf("starts at byte %d, the file has %d", start, len(f.data))}
 	}
+	f.dataStart = start
 	size := len(f.data) - start
 	for _, p := range places {
 		t := &f.tensors[p.index]

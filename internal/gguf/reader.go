@@ -103,10 +103,11 @@ func (r *reader) count(field string, limit, bytesMin int) (int, error) {
 // str reads a string of lengthMin to lengthMax bytes, which stay part of the file.
 func (r *reader) str(field string, lengthMin, lengthMax int) ([]byte, error) {
 	pos := r.pos
-	n, err := r.u64(field + " length")
-	if err != nil {
-		return nil, err
+	if r.left() < 8 {
+		return nil, r.short(field+" length", pos, 8)
 	}
+	n := binary.LittleEndian.Uint64(r.data[pos:])
+	r.pos += 8
 	if n > uint64(lengthMax) {
 		return nil, r.fail(field+" length", pos, ErrLimit, "found %d, at most %d", n, lengthMax)
 	}

@@ -27,6 +27,10 @@ var (
 	// ErrIncomplete: memory does not hold what the books were told. A
 	// *IncompleteError. The table must be quarantined.
 	ErrIncomplete = errors.New("kv: pages are not filled as claimed")
+	// ErrSuspect: a shared block that the table reads was condemned since by
+	// another reader's fault. The request must fail; its next attempt computes
+	// everything.
+	ErrSuspect = errors.New("kv: shared block was condemned")
 	// ErrIntegrity: the books contradict themselves or the memory. An
 	// *IntegrityError.
 	ErrIntegrity = errors.New("kv: integrity check failed")

@@ -155,12 +155,11 @@ func (f *fakePages) compute(t *Table, from, to int) error {
 	return nil
 }
 
-// read sums up what attention would read, checking every entry, and reports
-// the tenant bytes that it met.
-func (f *fakePages) read(t *Table, tokens int) (tenants map[byte]int, err error) {
+// read walks what attention would read, checking every entry, and returns the
+// mark that each slot holds.
+func (f *fakePages) read(t *Table, tokens int) (marks []uint32, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	tenants = make(map[byte]int)
 	for pos := range tokens {
 		i, slot := pos/kernels.BlockTokens, pos%kernels.BlockTokens
 		e := t.Entries()[i]
@@ -171,17 +170,21 @@ func (f *fakePages) read(t *Table, tokens int) (tenants map[byte]int, err error)
 			return nil, kernels.ErrUnwrittenPage
 		}
 		m := binary.LittleEndian.Uint32(f.bytes[e.Page][4*slot:])
-		if uint16(m) != uint16(pos) {
-			return nil, fmt.Errorf("position %d holds position %d", pos, uint16(m))
+		if _, _, p := unmark(m); p != pos {
+			return nil, fmt.Errorf("position %d holds position %d", pos, p)
 		}
-		tenants[byte(m>>24)]++
+		marks = append(marks, m)
 	}
-	return tenants, nil
+	return marks, nil
 }
 
-// mark is the value of a slot: tenant, request, position.
+// mark is the value of a slot: tenant (4 bits), request (16), position (12).
 func mark(l Lease, pos int) uint32 {
-	return uint32(l.Tenant[0])<<24 | uint32(l.Request[0])<<16 | uint32(uint16(pos))
+	return uint32(l.Tenant[0]&15)<<28 | uint32(l.Request[0])<<20 | uint32(l.Request[1])<<12 | uint32(pos&0xfff)
+}
+
+func unmark(m uint32) (tenant string, request [2]byte, pos int) {
+	return string(rune('a' - 1 + m>>28)), [2]byte{byte(m >> 20), byte(m >> 12)}, int(m & 0xfff)
 }
 
 // lateWrite scribbles into a page without asking: a writer that was not fenced.

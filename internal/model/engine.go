@@ -19,6 +19,7 @@ type Facts struct {
 	Name        string // general.name of the file, for people
 	Arch        string
 	Fingerprint [32]byte // everything that decides a logit: file, KV layout, kernels
+	Metadata    [32]byte // gguf.File.HeaderDigest: what a router without weights compares
 	Layout      kernels.PageLayout
 	Vocab       int
 	Window      int // tokens the model was trained for

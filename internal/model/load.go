@@ -76,7 +76,7 @@ func load(f *gguf.File, backend kernels.Backend, precise func(s Spec, layer int,
 	if err != nil {
 		return nil, err
 	}
-	m.facts = Facts{Name: spec.Name, Arch: spec.Arch, Fingerprint: print, Layout: spec.Layout(), Vocab: spec.Vocab, Window: spec.Window}
+	m.facts = Facts{Name: spec.Name, Arch: spec.Arch, Fingerprint: print, Metadata: f.HeaderDigest(), Layout: spec.Layout(), Vocab: spec.Vocab, Window: spec.Window}
 	if err := f.DropPages(); err != nil {
 		return nil, err
 	}

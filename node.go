@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"bulkhead/decode"
+	"bulkhead/internal/cluster"
+	"bulkhead/internal/gguf"
+	"bulkhead/internal/identity"
+	"bulkhead/internal/metrics"
+	"bulkhead/internal/model"
+	"bulkhead/internal/tokenizer"
+	"bulkhead/kernels/cpu"
+	"bulkhead/prefill"
+	"bulkhead/transfer"
+)
+
+// modelFlags choose and load a model.
+type modelFlags struct {
+	Model   string `help:"The model, a GGUF file." required:"" type:"existingfile"`
+	Threads int    `help:"Threads of the engine; 0 is one per core." default:"0"`
+	CPUTier string `help:"Instruction set of the kernels (avx512vnni, avx2, generic); empty is the best there is." default:""`
+}
+
+func (f modelFlags) engine(log *slog.Logger) (*model.Model, error) {
+	backend, err := cpu.New(cpu.Config{Threads: f.Threads, Tier: f.CPUTier})
+	if err != nil {
+		return nil, err
+	}
+	started := time.Now()
+	m, err := model.Open(f.Model, backend)
+	if err != nil {
+		backend.Close()
+		return nil, err
+	}
+	facts, info := m.Facts(), backend.Info()
+	log.Info("model loaded", "model", facts.Name, "arch", facts.Arch, "window", facts.Window, "fingerprint", fmt.Sprintf("%x", facts.Fingerprint[:8]),
+		"backend", info.Name, "tier", info.Tier, "threads", info.Threads, "dur_ms", time.Since(started).Milliseconds())
+	return m, nil
+}
+
+// readTokenizer reads what a router needs of a model file: no weights.
+func readTokenizer(path string) (tok *tokenizer.Tokenizer, header [32]byte, err error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, header, err
+	}
+	defer f.Close()
+	if tok, err = tokenizer.New(f); err != nil {
+		return nil, header, err
+	}
+	return tok, f.HeaderDigest(), nil
+}
+
+// modelID is the name that clients ask for: the file's, without its ending.
+func modelID(path string) string {
+	return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+}
+
+// nodeFlags are shared by the roles that join a bus.
+type nodeFlags struct {
+	Nats         string        `help:"The NATS server, nats://host:port; several with commas." default:"nats://127.0.0.1:4222"`
+	Keys         string        `help:"Folder made by keys init; the role reads its own folder in it." required:"" type:"existingdir"`
+	Name         string        `help:"This node's name, unique in the cluster; empty makes one from the host name and random letters."`
+	Admin        string        `help:"Address of health checks and metrics; empty is none." default:"127.0.0.1:9090"`
+	DrainTimeout time.Duration `help:"How long a shutdown waits for the work in hand." default:"30s"`
+	logFlags     `embed:""`
+}
+
+// poolFlags size a node's KV pool.
+type poolFlags struct {
+	Capacity    int  `help:"Tokens that the KV pool holds; 0 sizes it from free memory." default:"0"`
+	Window      int  `help:"Longest prompt + max_new that this node takes, in tokens; 0 is the model's own." default:"0"`
+	ClampWindow bool `help:"Where the window exceeds the capacity, start all the same and advertise the capacity."`
+}
+
+// size fills in a capacity that was not given.
+func (f *poolFlags) size(m *model.Model, windows int) (err error) {
+	if f.Capacity == 0 {
+		window := f.Window
+		if window == 0 {
+			window = m.Facts().Window
+		}
+		f.Capacity, err = capacityTokens(freeMemory()/kvShare, m.Facts().Layout, window, windows)
+	}
+	return err
+}
+
+// service is what every role on a bus has around it.
+type service struct {
+	*cluster.Joined
+	log     *slog.Logger
+	metrics *metrics.Registry
+	wg      sync.WaitGroup
+}
+
+// join connects a role to the bus.
+func (f nodeFlags) join(ctx context.Context, role identity.Role) (*service, error) {
+	log, err := f.logger(role)
+	if err != nil {
+		return nil, err
+	}
+	minter, err := identity.LoadMinter(filepath.Join(f.Keys, role), role)
+	if err != nil {
+		return nil, err
+	}
+	s := &service{log: log, metrics: metrics.New()}
+	counters := new(transfer.Counters)
+	cluster.CountBus(s.metrics, counters)
+	s.Joined, err = cluster.Join{Minter: minter, Name: f.Name, URL: f.Nats, Log: log, Counters: counters}.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.log = log.With("node", s.Node.Name)
+	return s, nil
+}
+
+// serve runs a role beside its admin listener until ctx ends.
+func (s *service) serve(ctx context.Context, addr string, ready func() error, run func(context.Context) error) error {
+	defer s.Conn.Close()
+	if addr != "" {
+		admin, stop := context.WithCancel(context.WithoutCancel(ctx)) // it answers while the role drains
+		defer s.wg.Wait()
+		defer stop()
+		s.wg.Go(func() {
+			a := cluster.Admin{Version: version, Metrics: s.metrics, Ready: ready, Log: s.log}
+			if err := a.Serve(admin, addr); err != nil {
+				s.log.Error("admin listener", "err", err)
+			}
+		})
+	}
+	s.log.Info("started", "version", version, "epoch", fmt.Sprintf("%016x", s.Node.Epoch))
+	err := run(ctx)
+	s.log.Info("stopped", "err", err)
+	return err
+}
+
+type prefillCmd struct {
+	nodeFlags  `embed:""`
+	modelFlags `embed:""`
+	poolFlags  `embed:""`
+	Chunk      int `help:"Prompt tokens computed in one step." default:"512"`
+}
+
+func (c prefillCmd) Run(ctx context.Context) error {
+	s, err := c.join(ctx, identity.Prefill)
+	if err != nil {
+		return err
+	}
+	m, err := c.engine(s.log)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := c.size(m, prefillWindows); err != nil {
+		return err
+	}
+	n, err := prefill.New(prefill.Config{
+		Peer: s.Peer, Engine: m, Capacity: c.Capacity, Window: c.Window, ClampWindow: c.ClampWindow, Chunk: c.Chunk,
+		Version: version, DrainTimeout: c.DrainTimeout, Metrics: prefill.NewMetrics(s.metrics), Log: s.log,
+	})
+	if err != nil {
+		return err
+	}
+	s.log.Info("prefill node", "capacity", c.Capacity, "window", n.Window())
+	return s.serve(ctx, c.Admin, n.Ready, n.Run)
+}
+
+type decodeCmd struct {
+	nodeFlags  `embed:""`
+	modelFlags `embed:""`
+	poolFlags  `embed:""`
+	MaxBatch   int `help:"Sequences in one step." default:"64"`
+}
+
+func (c decodeCmd) Run(ctx context.Context) error {
+	s, err := c.join(ctx, identity.Decode)
+	if err != nil {
+		return err
+	}
+	m, err := c.engine(s.log)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := c.size(m, decodeWindows); err != nil {
+		return err
+	}
+	n, err := decode.New(decode.Config{
+		Peer: s.Peer, Engine: m, Capacity: c.Capacity, Window: c.Window, ClampWindow: c.ClampWindow, MaxBatch: c.MaxBatch,
+		Version: version, DrainTimeout: c.DrainTimeout, Metrics: decode.NewMetrics(s.metrics), Log: s.log,
+	})
+	if err != nil {
+		return err
+	}
+	s.log.Info("decode node", "capacity", c.Capacity, "window", n.Window())
+	return s.serve(ctx, c.Admin, n.Ready, n.Run)
+}
+
+// natsCmd runs the bus.
+type natsCmd struct {
+	Listen    string `help:"Address for clients." default:"127.0.0.1:4222"`
+	Keys      string `help:"Folder made by keys init; its public folder is read." required:"" type:"existingdir"`
+	Admin     string `help:"Address of health checks and metrics; empty is none." default:"127.0.0.1:9090"`
+	Store     string `help:"Folder for JetStream's files; empty is a temporary one (KV streams are memory only)." default:""`
+	MaxMemory int64  `help:"Bytes of all memory streams; 0 leaves it to the server." default:"0"`
+	logFlags  `embed:""`
+}
+
+func (c natsCmd) Run(ctx context.Context) error {
+	log, err := c.logger("nats")
+	if err != nil {
+		return err
+	}
+	auth, err := identity.LoadServerAuth(filepath.Join(c.Keys, identity.PublicDir))
+	if err != nil {
+		return err
+	}
+	host, port, err := splitAddress(c.Listen)
+	if err != nil {
+		return err
+	}
+	if c.Store == "" {
+		if c.Store, err = os.MkdirTemp("", "bulkhead-nats-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(c.Store)
+	}
+	n, err := cluster.StartNATS(cluster.NATSConfig{Host: host, Port: port, StoreDir: c.Store, Auth: auth, MaxMemory: c.MaxMemory, Log: log})
+	if err != nil {
+		return err
+	}
+	defer n.Shutdown()
+	log.Info("started", "version", version, "listen", n.ClientURL())
+	if c.Admin == "" {
+		<-ctx.Done()
+		return nil
+	}
+	a := cluster.Admin{Version: version, Metrics: metrics.New(), Ready: func() error { return nil }, Log: log}
+	return a.Serve(ctx, c.Admin)
+}

@@ -1,0 +1,217 @@
+package prefill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"bulkhead/internal/identity"
+	"bulkhead/internal/kv"
+	"bulkhead/internal/mutant"
+	"bulkhead/kernels"
+	"bulkhead/transfer"
+	"bulkhead/transfer/seal"
+)
+
+// errCancelled is the cause of an attempt that its router ended.
+var errCancelled = fmt.Errorf("cancelled by the router: %w", context.Canceled)
+
+// take accepts a router's job or says no. An accepted job is queued, and its
+// opening message is on its way.
+func (n *Node) take(tj transfer.Job, from identity.Peer) (*transfer.Accept, *transfer.Reject) {
+	now := n.cfg.Peer.Now()
+	g, no := n.cfg.Peer.VerifyJob(tj, from, n.self, now)
+	if no != nil {
+		return nil, no
+	}
+	prompt := tj.Prompt
+	if no := g.CheckLength(n.window); no != nil {
+		if !mutant.Off(mutant.PrefillCapacity) {
+			return nil, no
+		}
+		prompt = prompt[:1] // the placeholder of 2026, in a test build
+	}
+	if n.draining.Load() {
+		return nil, reject(g, transfer.ReasonDraining, nil)
+	}
+	decode, _, ok := n.dir.Get(transfer.RoleDecode, g.Claims.Decode)
+	switch {
+	case !ok:
+		return nil, reject(g, transfer.ReasonPeer, fmt.Errorf("decode node %q is not known here", g.Claims.Decode))
+	case decode.Epoch != g.Claims.DecodeEpoch:
+		return nil, reject(g, transfer.ReasonPeer, fmt.Errorf("decode node %q is in boot %016x, granted %016x", g.Claims.Decode, decode.Epoch, g.Claims.DecodeEpoch))
+	case decode.Layout != n.layout || decode.Model != n.self.Model:
+		return nil, reject(g, transfer.ReasonModel, fmt.Errorf("decode node %q has another model or KV layout", g.Claims.Decode))
+	}
+	layout := n.pages.Layout()
+	plan, err := seal.NewPlan(len(prompt), layout.Layers, layout.TokenLayerBytes())
+	if err != nil {
+		return nil, reject(g, transfer.ReasonProtocol, err)
+	}
+	if err := n.once.Use(g.Hash, g.Claims.Expires, now); err != nil {
+		return nil, reject(g, transfer.ReasonDuplicate, err)
+	}
+	a, err := n.newAttempt(g, prompt, plan, decode)
+	if err != nil {
+		return nil, refused(g, err)
+	}
+	if err := n.worker.add(a); err != nil { // queue full
+		n.drop(a)
+		return nil, refused(g, err)
+	}
+	go n.ship(a)
+	return &transfer.Accept{TokenHash: g.Hash, Pages: len(a.table.Entries())}, nil
+}
+
+// newAttempt reserves the pages and makes the attempt's fresh keys.
+func (n *Node) newAttempt(g *transfer.Grant, prompt []int32, plan seal.Plan, decode transfer.Announce) (*attempt, error) {
+	lease := kv.Lease{Tenant: g.Claims.Tenant, Request: g.Claims.Request, Child: g.Claims.Child, Attempt: g.Claims.Attempt}
+	table, cached, err := n.pool.ReserveWithPrefix(lease, g.Claims.PrefixScope, prompt, len(prompt))
+	if err != nil {
+		return nil, err
+	}
+	a := &attempt{
+		grant: g, prompt: prompt, plan: plan, cached: cached, table: table, decode: decode,
+		out: n.cfg.Peer.NewOutput(g.Job, g.Hash), moved: make(chan struct{}),
+		blocks: cached / kernels.BlockTokens, pending: 2,
+	}
+	a.publish = func() { n.publishPrefix(a) }
+	ctx, stop := context.WithDeadline(context.Background(), g.Job.Deadline)
+	a.ctx, a.cancel = context.WithCancelCause(ctx)
+	context.AfterFunc(a.ctx, stop)
+	fail := func(err error) (*attempt, error) {
+		a.cancel(err)
+		table.Release()
+		return nil, err
+	}
+	if a.keys, a.enc, err = seal.NewSender(decode.HPKE, g.Hash); err != nil {
+		return fail(err)
+	}
+	if a.writer, err = table.BeginWrite(); err != nil {
+		return fail(err)
+	}
+	if a.reader, err = table.BeginWrite(); err != nil {
+		a.writer.Done()
+		return fail(err)
+	}
+	subject := transfer.KVSubject{Decode: decode.Node, Request: transfer.ID(g.Claims.Request), Attempt: g.Claims.Attempt, Token: transfer.Fingerprint(g.Hash)}
+	if a.kv, err = n.sender(decode).Attempt(subject, g.Hash, 0); err != nil {
+		a.writer.Done()
+		a.reader.Done()
+		return fail(err)
+	}
+	n.stats.cached.Add(float64(cached))
+	n.mu.Lock()
+	n.jobs[g.Hash] = a
+	n.mu.Unlock()
+	a.whenEnded(func() {
+		n.mu.Lock()
+		delete(n.jobs, g.Hash)
+		n.mu.Unlock()
+	})
+	return a, nil
+}
+
+// drop takes back a job that nobody has begun with.
+func (n *Node) drop(a *attempt) {
+	a.cancel(errCancelled)
+	a.kv.Close()
+	a.writer.Done()
+	a.reader.Done()
+	a.leave()
+	a.leave()
+}
+
+// sender is the way to one boot of one decode node; all attempts share its window.
+func (n *Node) sender(decode transfer.Announce) *transfer.KVSender {
+	key := senderKey(decode)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.senders[key]
+	if s == nil {
+		s = n.cfg.Peer.NewKVSender(decode.Node, nil)
+		n.senders[key] = s
+	}
+	return s
+}
+
+func senderKey(a transfer.Announce) string { return fmt.Sprintf("%s@%016x", a.Node, a.Epoch) }
+
+// forgetSenders drops the senders of decode nodes that are gone.
+func (n *Node) forgetSenders() {
+	current := map[string]bool{}
+	for _, a := range n.dir.List(transfer.RoleDecode) {
+		current[senderKey(a)] = true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key, s := range n.senders {
+		if _, inFlight := s.InFlight(); !current[key] && inFlight == 0 {
+			delete(n.senders, key)
+		}
+	}
+}
+
+// cancel ends an attempt for its router.
+func (n *Node) cancel(c transfer.Cancel, from identity.Peer, done func()) {
+	n.mu.Lock()
+	a := n.jobs[c.TokenHash]
+	n.mu.Unlock()
+	if a == nil || a.grant.Claims.Router != from.Name {
+		done()
+		return
+	}
+	a.whenEnded(done)
+	n.end(a, errCancelled)
+}
+
+// end stops both parties of a job; its pages go when they have let go.
+func (n *Node) end(a *attempt, cause error) {
+	a.cancel(cause)
+	n.worker.cancel(a)
+}
+
+func (n *Node) endAll(cause error) {
+	n.mu.Lock()
+	all := make([]*attempt, 0, len(n.jobs))
+	for _, a := range n.jobs {
+		all = append(all, a)
+	}
+	n.mu.Unlock()
+	for _, a := range all {
+		n.end(a, cause)
+	}
+}
+
+// credit lets an attempt publish more, if the decode node it was granted to
+// says so under the attempt's own key.
+func (n *Node) credit(c transfer.Credit, from identity.Peer) {
+	n.mu.Lock()
+	a := n.jobs[c.TokenHash]
+	n.mu.Unlock()
+	if a == nil || from.Name != a.grant.Claims.Decode || a.keys.CheckCredit(c.Limit, c.MAC) != nil {
+		return
+	}
+	a.kv.Credit(c.Limit)
+}
+
+func reject(g *transfer.Grant, reason transfer.Reason, err error) *transfer.Reject {
+	no := &transfer.Reject{TokenHash: g.Hash, Reason: reason}
+	if err != nil {
+		no.Detail = err.Error()
+	}
+	return no
+}
+
+// refused maps an error of intake to its Reject.
+func refused(g *transfer.Grant, err error) *transfer.Reject {
+	var long *kv.TooLongError
+	var pages *kv.NoPagesError
+	switch {
+	case errors.As(err, &long):
+		return &transfer.Reject{TokenHash: g.Hash, Reason: transfer.ReasonContextLength, Limit: int64(long.Limit), Value: int64(long.Value), Detail: err.Error()}
+	case errors.As(err, &pages):
+		return &transfer.Reject{TokenHash: g.Hash, Reason: transfer.ReasonNoPages, Limit: int64(pages.Free), Value: int64(pages.Need), Detail: err.Error()}
+	}
+	return reject(g, reasonOf(err), err)
+}

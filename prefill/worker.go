@@ -1,0 +1,201 @@
+package prefill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"bulkhead/internal/model"
+	"bulkhead/internal/sample"
+	"bulkhead/transfer"
+)
+
+// worker is the engine loop of a prefill node: one goroutine owns the
+// scheduler and the runner; others send it events.
+type worker struct {
+	node     *Node
+	runner   model.Runner
+	sched    *Scheduler
+	attempts map[JobID]*attempt
+	logits   map[JobID][]float32 // of prompts whose last row was in the step that is done
+
+	nextID        atomic.Uint64
+	jobs, pending atomic.Int64 // the load, for announcements
+
+	mu     sync.Mutex
+	events []func()      // guarded by mu: run by the loop, in order
+	wake   chan struct{} // size 1
+}
+
+func newWorker(n *Node) (*worker, error) {
+	cfg := SchedulerConfig{ChunkRows: n.cfg.Chunk}.withDefaults()
+	runner, err := n.cfg.Engine.NewRunner(cfg.ChunkRows, cfg.MaxSeqs)
+	if err != nil {
+		return nil, fmt.Errorf("prefill: %w", err)
+	}
+	return &worker{
+		node: n, runner: runner, sched: NewScheduler(cfg),
+		attempts: map[JobID]*attempt{}, logits: map[JobID][]float32{}, wake: make(chan struct{}, 1),
+	}, nil
+}
+
+// post gives the loop something to do between two steps.
+func (w *worker) post(f func()) {
+	w.mu.Lock()
+	w.events = append(w.events, f)
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// add queues an attempt; ErrBusy if the queue is full. The answer waits for
+// the step in flight, as little as that is.
+func (w *worker) add(a *attempt) error {
+	answer := make(chan error, 1)
+	w.post(func() {
+		a.id = JobID(w.nextID.Add(1))
+		err := w.sched.Add(Job{ID: a.id, Tenant: a.grant.Claims.Tenant, Tokens: len(a.prompt), Cached: a.cached, Deadline: a.grant.Job.Deadline})
+		if err == nil {
+			w.attempts[a.id] = a
+		}
+		answer <- err
+	})
+	if err := <-answer; err != nil {
+		return &refusal{transfer.ReasonBusy, err}
+	}
+	return nil
+}
+
+// cancel takes an attempt out; its rows in flight are the last.
+func (w *worker) cancel(a *attempt) { w.post(func() { w.sched.Cancel(a.id) }) }
+
+// shipped says how many blocks of an attempt the stream has taken. With ended
+// the shipper is gone, and so is the attempt.
+func (w *worker) shipped(a *attempt, blocks int, ended bool) {
+	w.post(func() {
+		if ended {
+			w.sched.Cancel(a.id) // nothing, if all was shipped
+			return
+		}
+		w.sched.Shipped(a.id, blocks)
+	})
+}
+
+func (w *worker) tick(now time.Time) { w.post(func() { w.sched.Tick(now) }) }
+
+// load is the attempts in work and the prompt tokens that wait.
+func (w *worker) load() (running, waiting int) {
+	return int(w.jobs.Load()), int(w.pending.Load())
+}
+
+// run steps until ctx ends.
+func (w *worker) run(ctx context.Context) {
+	defer w.runner.Close()
+	for {
+		w.mu.Lock()
+		events := w.events
+		w.events = nil
+		w.mu.Unlock()
+		for _, f := range events {
+			f()
+		}
+		if w.step() {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		}
+	}
+}
+
+// step does what the scheduler decides; it reports whether there may be more.
+func (w *worker) step() bool {
+	d := w.sched.Decide()
+	for _, id := range d.Sample {
+		w.sampleFirst(w.attempts[id])
+	}
+	clear(w.logits)
+	for _, e := range d.Ended {
+		w.ended(w.attempts[e.Job], e.Reason)
+	}
+	for _, b := range d.Complete {
+		w.attempts[b.Job].computed(b.To, nil)
+	}
+	for _, id := range d.Release {
+		a := w.attempts[id]
+		delete(w.attempts, id)
+		a.writer.Done()
+		a.leave()
+	}
+	w.jobs.Store(int64(w.sched.Jobs()))
+	w.pending.Store(int64(w.sched.Pending()))
+	if len(d.Chunks) > 0 {
+		w.compute(d.Chunks)
+	}
+	return len(d.Chunks)+len(d.Sample)+len(d.Ended) > 0 // else nothing new can have come of it
+}
+
+// compute runs one step.
+func (w *worker) compute(chunks []Chunk) {
+	started := time.Now()
+	seqs := make([]model.Seq, len(chunks))
+	rows := 0
+	for i, c := range chunks {
+		a := w.attempts[c.Job]
+		seqs[i] = model.Seq{Tokens: a.prompt[c.Pos : c.Pos+c.Len], Pos: c.Pos, Table: a.table.Entries(), Logits: c.Last}
+		rows += c.Len
+	}
+	outs, err := w.runner.Forward(w.node.pages, seqs)
+	for i, c := range chunks {
+		a := w.attempts[c.Job]
+		switch {
+		case err != nil:
+			w.fault(a, &refusal{transfer.ReasonInternal, err})
+		case outs[i].Err != nil:
+			w.node.log.Error("KV integrity fault", "request", transfer.ID(a.grant.Claims.Request), "err", outs[i].Err)
+			a.table.Quarantine(outs[i].Err.Error())
+			w.fault(a, &refusal{transfer.ReasonIntegrity, outs[i].Err})
+		case c.Last:
+			w.logits[c.Job] = outs[i].Logits
+		}
+	}
+	w.sched.StepDone()
+	w.node.stats.stepped(time.Since(started), rows)
+}
+
+func (w *worker) fault(a *attempt, cause error) {
+	a.cancel(cause)
+	w.sched.Fault(a.id)
+}
+
+// sampleFirst chooses the first token of a finished prompt, by the same pure
+// function that decode goes on with.
+func (w *worker) sampleFirst(a *attempt) {
+	sampler, err := sample.New(a.grant.Job.Params, w.node.self.Vocab, a.grant.Job.Prompt)
+	var first sample.Token
+	if err == nil {
+		first, err = sampler.Sample(w.logits[a.id], nil)
+	}
+	if err != nil {
+		w.fault(a, &refusal{transfer.ReasonLogits, err})
+		return
+	}
+	a.computed(a.plan.Blocks(), &first)
+}
+
+// ended makes sure that the shipper of an attempt that did not complete stops.
+func (w *worker) ended(a *attempt, why EndReason) {
+	switch why {
+	case EndDeadline:
+		a.cancel(&refusal{transfer.ReasonTimeout, errors.New("the first token's deadline passed")})
+	case EndCancel, EndFault:
+		a.cancel(errCancelled) // the first cause stays
+	}
+}

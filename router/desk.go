@@ -1,0 +1,176 @@
+package router
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"bulkhead/internal/tenant"
+	"bulkhead/transfer"
+)
+
+// desk is where requests are let in and sequences get their pair: the pure states
+// of admission, board and queue behind one lock.
+type desk struct {
+	announced func() []transfer.Announce
+	wait      time.Duration // how long a sequence may wait for a pair
+
+	mu        sync.Mutex
+	admission *admission // guarded by mu, as the rest
+	board     *board
+	queue     *queue
+}
+
+func newDesk(cfg Config, announced func() []transfer.Announce) *desk {
+	return &desk{
+		announced: announced,
+		wait:      cfg.QueueTimeout,
+		admission: newAdmission(),
+		board:     newBoard(cfg.Metadata),
+		queue:     newQueue(cfg.QueueMax, cfg.QueueTimeout/2),
+	}
+}
+
+// enter, grow, charge, generated and leave are admission's, locked.
+
+func (d *desk) enter(t *tenant.Tenant) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.admission.enter(t, time.Now())
+}
+
+func (d *desk) grow(t *tenant.Tenant, n int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.admission.grow(t, n, time.Now())
+}
+
+func (d *desk) charge(t *tenant.Tenant, tokens int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.admission.charge(t, tokens, time.Now())
+}
+
+func (d *desk) generated(t *tenant.Tenant, tokens int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.admission.generated(t, tokens, time.Now())
+}
+
+func (d *desk) leave(t *tenant.Tenant, n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.admission.leave(t, n, time.Now())
+}
+
+func (d *desk) rateHeaders(t *tenant.Tenant, h http.Header) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.admission.headers(t, h, time.Now())
+}
+
+// best returns the pair with the largest limit as things stand.
+func (d *desk) best() (pair, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.board.update(d.announced(), time.Now())
+	return d.board.best()
+}
+
+// waiting is the number of sequences in the queue.
+func (d *desk) waiting() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.queue.waiting
+}
+
+// join asks for a pair. The answer comes through the ticket, at once if a pair is
+// free and nobody waits for it, else after a wait in the queue. An error means that there is
+// no point in waiting.
+func (d *desk) join(tenantID string, n need) (*ticket, error) {
+	now := time.Now()
+	t := &ticket{tenant: tenantID, need: n, since: now, deadline: now.Add(d.wait), granted: make(chan grant, 1)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.board.update(d.announced(), now)
+	switch _, v := d.board.choose(n); v {
+	case noNode:
+		if len(n.avoid) > 0 {
+			return nil, fail(kindWorkerLost, "", "a node was lost and there is no other to take its place")
+		}
+		return nil, fail(kindOverloaded, "", "no node is ready to serve the model; retry later")
+	case tooLong:
+		return nil, fail(kindOverloaded, "", "no node that can hold the request is ready; retry later")
+	}
+	if err := d.queue.push(t); err != nil {
+		return nil, err
+	}
+	d.dispatchLocked(now)
+	return t, nil
+}
+
+// quit takes a ticket back. A grant that it has already is released.
+func (d *desk) quit(t *ticket) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.queue.remove(t) {
+		select {
+		case g := <-t.granted:
+			d.releaseLocked(g.claims)
+		default:
+		}
+	}
+	d.dispatchLocked(time.Now())
+}
+
+// release gives claims back and serves those who wait for them.
+func (d *desk) release(claims [2]reservation) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.releaseLocked(claims)
+	d.dispatchLocked(time.Now())
+}
+
+func (d *desk) releaseLocked(claims [2]reservation) {
+	for _, c := range claims {
+		d.board.release(c)
+	}
+}
+
+// markFull notes a node's "no room".
+func (d *desk) markFull(node string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.board.markFull(node)
+}
+
+// dispatch serves the queue as far as the latest announcements allow.
+func (d *desk) dispatch() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.queue.waiting > 0 {
+		d.dispatchLocked(time.Now())
+	}
+}
+
+func (d *desk) dispatchLocked(now time.Time) {
+	if d.queue.waiting == 0 {
+		return
+	}
+	d.board.update(d.announced(), now)
+	for _, t := range d.queue.expire(now) {
+		t.granted <- grant{err: fail(kindQueueTimeout, "", "no capacity became free within %s; retry later", d.wait)}
+	}
+	for {
+		var p pair
+		t := d.queue.next(now, func(t *ticket) bool {
+			var v verdict
+			p, v = d.board.choose(t.need)
+			return v == placed
+		})
+		if t == nil {
+			return
+		}
+		t.granted <- grant{pair: p, claims: d.board.reserve(p, t.need)}
+	}
+}

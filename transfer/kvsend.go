@@ -1,0 +1,268 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// KVSender sends to one decode node's stream, all attempts through one [Window].
+type KVSender struct {
+	p      *Peer
+	decode string
+
+	mu     sync.Mutex
+	window *Window       // guarded by mu
+	moved  chan struct{} // closed and replaced when there may be room
+}
+
+// NewKVSender makes the sender towards a decode node. The sender owns w from
+// now on; nil is a window of the default size.
+func (p *Peer) NewKVSender(decode string, w *Window) *KVSender {
+	if w == nil {
+		w = NewWindow(0, 0)
+	}
+	return &KVSender{p: p, decode: decode, window: w, moved: make(chan struct{})}
+}
+
+// InFlight returns what is published to this node and not yet stored.
+func (s *KVSender) InFlight() (bytes int64, count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.window.InFlight()
+}
+
+// wake tells all who wait to look again. mu is held.
+func (s *KVSender) wake() {
+	close(s.moved)
+	s.moved = make(chan struct{})
+}
+
+// KVAttempt sends one attempt's KV: Open, then frames, then Manifest or Reject.
+// Frame may be called while earlier frames are on their way; all methods are for one goroutine,
+// but Credit and Close, which anyone may call.
+type KVAttempt struct {
+	s       *KVSender
+	subject string
+	hash    Hash
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+
+	mu      sync.Mutex
+	pending int           // messages not yet stored
+	err     error         // the first that failed for good
+	idle    chan struct{} // closed and replaced when pending reaches 0 or err is set
+}
+
+// Attempt starts an attempt with so many bytes of credit; 0 is FirstCredit.
+// Close must be called.
+func (s *KVSender) Attempt(subject KVSubject, tokenHash Hash, credit int64) (*KVAttempt, error) {
+	if subject.Decode != s.decode || subject.Token != Fingerprint(tokenHash) {
+		return nil, fmt.Errorf("%w: %s is not the subject of this token at %s", ErrSubject, subject, s.decode)
+	}
+	if credit == 0 {
+		credit = FirstCredit
+	}
+	s.mu.Lock()
+	s.window.Open(tokenHash, credit)
+	s.mu.Unlock()
+	ctx, cancel := context.WithCancel(context.Background())
+	return &KVAttempt{s: s, subject: subject.String(), hash: tokenHash, ctx: ctx, cancel: cancel, idle: make(chan struct{})}, nil
+}
+
+// Credit is decode's leave to have published limit bytes of frames in all.
+func (a *KVAttempt) Credit(limit int64) {
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	if a.s.window.Credit(a.hash, limit) {
+		a.s.wake()
+	}
+}
+
+// Close ends the attempt: nothing is sent again, whoever waits gets ErrWindow.
+func (a *KVAttempt) Close() {
+	a.cancel()
+	a.s.mu.Lock()
+	a.s.window.Close(a.hash)
+	a.s.wake()
+	a.s.mu.Unlock()
+}
+
+// Open publishes the opening message and waits until it is stored, so that it
+// is in front of every frame.
+func (a *KVAttempt) Open(ctx context.Context, o Open) error {
+	body, err := opens.encode(&o)
+	if err != nil {
+		return err
+	}
+	return a.signed(ctx, kindOpen, body)
+}
+
+// Manifest waits until every frame is stored, then publishes the signed
+// manifest and waits for it too. It returns the first error of any frame.
+func (a *KVAttempt) Manifest(ctx context.Context, statement []byte) error {
+	if err := a.Flush(ctx); err != nil {
+		return err
+	}
+	return a.signed(ctx, kindManifest, statement)
+}
+
+// Reject publishes that the attempt will not be completed.
+func (a *KVAttempt) Reject(ctx context.Context, r Reject) error {
+	r.TokenHash = a.hash
+	r.Detail = clip(r.Detail, limits["reject.detail"])
+	body, err := rejects.encode(&r)
+	if err != nil {
+		return err
+	}
+	return a.signed(ctx, kindRefusal, body)
+}
+
+// signed publishes an envelope outside the window (it is small, and must not
+// wait behind frames of other attempts) and waits until it is stored.
+func (a *KVAttempt) signed(ctx context.Context, k kind, body []byte) error {
+	data, err := a.s.p.sign(k, a.subject, body)
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	a.publish(data, 0, func(err error) { done <- err })
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-a.ctx.Done():
+		return ErrWindow
+	}
+}
+
+// Frame publishes one sealed frame. It waits for room in the window and for
+// credit, not for storage: an error of an earlier frame is returned by any later call.
+// data must not be changed until the attempt is flushed or closed: a frame that the
+// stream refused for now is sent again as it is.
+func (a *KVAttempt) Frame(ctx context.Context, data []byte) error {
+	if len(data) > FrameMax {
+		return fmt.Errorf("%w: frame of %d bytes, limit %d", ErrMessage, len(data), FrameMax)
+	}
+	n := int64(len(data))
+	if err := a.acquire(ctx, n); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	err := a.err
+	if err == nil {
+		a.pending++
+	}
+	a.mu.Unlock()
+	if err != nil {
+		a.release(n)
+		return err
+	}
+	a.publish(data, 0, func(err error) {
+		a.release(n)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.pending--
+		if err != nil && a.err == nil {
+			a.err = err
+		}
+		if a.pending == 0 || err != nil {
+			close(a.idle)
+			a.idle = make(chan struct{})
+		}
+	})
+	return nil
+}
+
+// Flush waits until every frame is stored, and returns the first error.
+func (a *KVAttempt) Flush(ctx context.Context) error {
+	for {
+		a.mu.Lock()
+		err, pending, idle := a.err, a.pending, a.idle
+		a.mu.Unlock()
+		if err != nil || pending == 0 {
+			return err
+		}
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-a.ctx.Done():
+			return ErrWindow
+		}
+	}
+}
+
+func (a *KVAttempt) acquire(ctx context.Context, n int64) error {
+	for {
+		a.mu.Lock()
+		err := a.err
+		a.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if a.ctx.Err() != nil {
+			return ErrWindow
+		}
+		a.s.mu.Lock()
+		ok, moved := a.s.window.Acquire(a.hash, n), a.s.moved
+		a.s.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-a.ctx.Done():
+			return ErrWindow
+		}
+	}
+}
+
+func (a *KVAttempt) release(n int64) {
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	a.s.window.Release(n)
+	a.s.wake()
+}
+
+// Pauses between tries of a message that the stream could not take.
+const (
+	kvRetryFirst = 20 * time.Millisecond
+	kvRetryMax   = 500 * time.Millisecond
+	kvRetries    = 30 // about 13 s in all; an attempt is dead by then
+)
+
+// publish sends data until it is stored, refused for good, or the attempt is
+// closed, and calls done once.
+func (a *KVAttempt) publish(data []byte, try int, done func(error)) {
+	again := func(err error) {
+		switch {
+		case err == nil:
+			done(nil)
+		case a.ctx.Err() != nil:
+			done(ErrWindow)
+		case !Retryable(err) || try >= kvRetries:
+			done(fmt.Errorf("transfer: KV to %s: %w", a.s.decode, err))
+		default:
+			a.s.p.counters.add(CountKVRetry)
+			if errors.Is(err, ErrStreamFull) {
+				a.s.p.counters.add(CountKVFull)
+				a.s.p.log.Debug("bus: KV stream full, trying again", "decode", a.s.decode, "try", try)
+			}
+			pause := min(kvRetryFirst<<min(try, 10), kvRetryMax)
+			time.AfterFunc(pause, func() { a.publish(data, try+1, done) })
+		}
+	}
+	if a.ctx.Err() != nil {
+		done(ErrWindow)
+		return
+	}
+	if err := a.s.p.bus.PublishKV(a.subject, data, again); err != nil {
+		again(err)
+	}
+}
