@@ -75,6 +75,6 @@ func Same(t *testing.T, openA, openB func() kernels.Backend) {
 		}
 	}
 	for _, s := range attentionShapes {
-		compare(fmt.Sprint("Attention/", s), func(f *fixture) []float32 { return f.chunked(s, 213, 150) })
+		compare(fmt.Sprint("Attention/", s), func(f *fixture) []float32 { return f.chunked(s, 140, 100) })
 	}
 }
