@@ -37,9 +37,22 @@ func tileIndex(rows int) int {
 	return 4
 }
 
-// chunkBytes is the weights of one chunk: they stay in the second level cache
-// while all tiles pass, and a chunk of a decode step takes some 10 us.
-const chunkBytes = 192 << 10
+// A chunk is at most chunkBytesMax of weights, which stay in the second level
+// cache while all tiles pass; less if the threads would have fewer than
+// chunksPerThread each, so that none waits long for another; but at least
+// chunkBytesMin, a few hundred nanoseconds for one row.
+const (
+	chunkBytesMax   = 192 << 10
+	chunkBytesMin   = 8 << 10
+	chunksPerThread = 4
+)
+
+func chunkBytes(total, threads int) int {
+	if threads == 1 {
+		return chunkBytesMax
+	}
+	return min(max(total/(threads*chunksPerThread), chunkBytesMin), chunkBytesMax)
+}
 
 // blockRows is the rows that pass one chunk before the next chunk is taken, so
 // that the packed rows stay in cache too.
@@ -86,7 +99,7 @@ func (s *step) matmul(outs []product, x *buffer, rows int, pick []int) {
 		return
 	}
 	var n needs
-	chunks := 0
+	total := 0
 	for i := range outs {
 		o := &outs[i]
 		if o.w.cols != x.cols || o.y.cols != o.w.rows || o.y.rows < rows {
@@ -101,7 +114,12 @@ func (s *step) matmul(outs []product, x *buffer, rows int, pick []int) {
 		default:
 			n.quantised = true
 		}
-		o.chunkGroups = max(1, chunkBytes/o.w.groupBytes())
+		total += o.w.groups * o.w.groupBytes()
+	}
+	chunks := 0
+	for i := range outs {
+		o := &outs[i]
+		o.chunkGroups = max(1, chunkBytes(total, s.b.info.Threads)/o.w.groupBytes())
 		o.firstChunk = chunks
 		o.chunks = (o.w.groups + o.chunkGroups - 1) / o.chunkGroups
 		chunks += o.chunks
