@@ -53,7 +53,7 @@ func (s *step) PagedAttention(dst, q kernels.Buffer, pp kernels.Pages, layer int
 		}
 	}
 	if len(work) > 0 {
-		s.b.pool.run(len(work), func(i int) { s.b.tier.attend(&work[i]) })
+		s.b.pool.run(len(work), func(i int) { attendTiled(&work[i], s.b.tier.attention) })
 	}
 }
 
