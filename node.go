@@ -123,11 +123,12 @@ func (f nodeFlags) join(ctx context.Context, role identity.Role) (*service, erro
 }
 
 // serve runs a role beside its admin listener until ctx ends.
-func (s *service) serve(ctx context.Context, addr string, ready func() error, run func(context.Context) error) error {
+func (s *service) serve(ctx context.Context, addr string, ready func() error, idle func() bool, run func(context.Context) error) error {
 	defer s.Conn.Close()
+	defer s.wg.Wait()
+	s.wg.Go(func() { s.Conn.Refresh(ctx, identity.UserLifetime/2, idle) })
 	if addr != "" {
 		admin, stop := context.WithCancel(context.WithoutCancel(ctx)) // it answers while the role drains
-		defer s.wg.Wait()
 		defer stop()
 		s.wg.Go(func() {
 			a := cluster.Admin{Version: version, Metrics: s.metrics, Ready: ready, Log: s.log}
@@ -170,7 +171,7 @@ func (c prefillCmd) Run(ctx context.Context) error {
 		return err
 	}
 	s.log.Info("prefill node", "capacity", c.Capacity, "window", n.Window())
-	return s.serve(ctx, c.Admin, n.Ready, n.Run)
+	return s.serve(ctx, c.Admin, n.Ready, n.Idle, n.Run)
 }
 
 type decodeCmd struct {
@@ -201,7 +202,7 @@ func (c decodeCmd) Run(ctx context.Context) error {
 		return err
 	}
 	s.log.Info("decode node", "capacity", c.Capacity, "window", n.Window())
-	return s.serve(ctx, c.Admin, n.Ready, n.Run)
+	return s.serve(ctx, c.Admin, n.Ready, n.Idle, n.Run)
 }
 
 // natsCmd runs the bus.

@@ -112,6 +112,12 @@ func (n *Node) Window() int { return n.window }
 // Stats is the state of its pages.
 func (n *Node) Stats() kv.Stats { return n.pool.Stats() }
 
+// Idle says that no attempt is in work.
+func (n *Node) Idle() bool {
+	running, waiting := n.recv.load()
+	return running+waiting == 0
+}
+
 // Ready says why the node takes no work, or nil.
 func (n *Node) Ready() error {
 	switch {

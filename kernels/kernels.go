@@ -21,6 +21,10 @@ type Backend interface {
 	// during the call: the backend keeps its own, possibly repacked, copy.
 	// It returns an error for a type it cannot multiply or a wrong length.
 	LoadMatrix(t gguf.Type, rows, cols int, data []byte) (Matrix, error)
+	// LoadPrecise is LoadMatrix for a matrix whose inputs carry more than 8 bits
+	// can hold: where a backend rounds the inputs of quantised matrices, it keeps
+	// at least 15 bits of these. It costs up to twice the arithmetic, and no memory.
+	LoadPrecise(t gguf.Type, rows, cols int, data []byte) (Matrix, error)
 	// LoadVector takes a norm weight or a bias, [n] f32.
 	LoadVector(v []float32) (Vector, error)
 

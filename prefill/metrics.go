@@ -21,7 +21,7 @@ func NewMetrics(r *metrics.Registry) *Metrics {
 		cached:      r.Counter("prefix_cache_hit_tokens_total", "Prompt tokens taken from a tenant's own prefix cache."),
 		bytes:       r.Counter("kv_shipped_bytes_total", "Bytes of KV published by prefill nodes, of complete attempts."),
 		step:        r.Histogram("prefill_step_seconds", "Time of one engine step.", metrics.ITLBuckets),
-		waiting:     r.Gauge("prefill_waiting_tokens", "Prompt tokens accepted and not yet computed.", "node"),
+		waiting:     r.Gauge("prefill_waiting_tokens", "Prompt tokens of the attempts in work.", "node"),
 		free:        r.Gauge("prefill_free_tokens", "Capacity that nobody holds.", "node"),
 		quarantined: r.Gauge("prefill_quarantined_pages", "Pages that are never used again in this process.", "node"),
 	}

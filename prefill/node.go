@@ -211,6 +211,9 @@ func (n *Node) tick(ctx context.Context) {
 	}
 }
 
+// Idle says that no attempt is in work.
+func (n *Node) Idle() bool { return n.working() == 0 }
+
 // working counts the attempts whose pages are not back.
 func (n *Node) working() int {
 	n.mu.Lock()

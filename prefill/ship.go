@@ -76,6 +76,10 @@ func (n *Node) shipAll(a *attempt) error {
 	if err != nil {
 		return err
 	}
+	// A shared block may have been condemned by another request's fault since.
+	if err := a.table.Sound(); err != nil {
+		return &refusal{transfer.ReasonIntegrity, err}
+	}
 	plain, err := transfer.EncodeFirst(first)
 	if err != nil {
 		return err

@@ -3,9 +3,8 @@ package prefill
 // turns says whose job is computed next, so that tenants share the rows: start-
 // time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996) with tenants as flows
 // and chunks as packets. Each tenant has the sum of rows that it was given;
-// the one with the least goes first, and of equals the one that was served
-// longest ago. A tenant that had nothing to compute comes back at the present
-// level, so that idle time is neither saved up nor held against it.
+// the one with the least goes first. A tenant that had nothing to compute comes
+// back at the present level, so that idle time is not saved up.
 //
 // From this follow, for tenants that have rows to compute all the while: the
 // rows they get never differ by more than two steps' worth, and of T tenants
@@ -17,16 +16,13 @@ type turns struct {
 	minCharge int
 	tenants   []*tenantTurn
 	level     int // the start tag of the last chunk that was given out
-	count     int // chunks given out
 	picked    *tenantTurn
 }
 
 type tenantTurn struct {
-	name   string
-	given  int
-	last   int    // count at its last chunk
-	active bool   // had rows to compute left over when the last step was full
-	queue  []*job // with rows to compute now, by arrival; only between open and close
+	name  string
+	given int
+	queue []*job // with rows to compute now, by arrival; only between open and close
 }
 
 // open begins the choice for one step among jobs, which are in the order of
@@ -39,9 +35,7 @@ func (t *turns) open(jobs []*job, aheadBlocks int) {
 		}
 	}
 	for _, x := range t.tenants {
-		if !x.active {
-			x.given = max(x.given, t.level)
-		}
+		x.given = max(x.given, t.level) // changes nothing for those that had rows left over
 	}
 }
 
@@ -52,7 +46,7 @@ func (t *turns) next() *job {
 		if len(x.queue) == 0 {
 			continue
 		}
-		if p := t.picked; p == nil || x.given < p.given || x.given == p.given && x.last < p.last {
+		if p := t.picked; p == nil || x.given < p.given {
 			t.picked = x
 		}
 	}
@@ -71,31 +65,27 @@ func (t *turns) charge(rows int, all bool) {
 	}
 	t.level = max(t.level, x.given)
 	x.given += max(rows, t.minCharge)
-	t.count++
-	x.last = t.count
 }
 
-// close ends the choice. Tenants that have nothing left and are not ahead of
-// the present level are forgotten: they would come back just so.
+// close ends the choice. Tenants that have no rows left over and are not ahead
+// of the present level are forgotten: they would come back just so. When
+// nobody has, nobody competes, and all begin anew.
 func (t *turns) close() {
 	idle := true
-	for _, x := range t.tenants {
-		x.active = len(x.queue) > 0
-		x.queue = nil
-		idle = idle && !x.active
-	}
-	if idle { // nobody competes: all begin anew
-		t.tenants = nil
-		return
-	}
 	kept := t.tenants[:0]
 	for _, x := range t.tenants {
-		if x.active || x.given > t.level {
+		left := len(x.queue) > 0
+		idle = idle && !left
+		if left || x.given > t.level {
 			kept = append(kept, x)
 		}
+		x.queue = nil
 	}
 	clear(t.tenants[len(kept):])
 	t.tenants = kept
+	if idle {
+		t.tenants = nil
+	}
 }
 
 // tenant finds or makes the line of a tenant.
@@ -105,7 +95,7 @@ func (t *turns) tenant(name string) *tenantTurn {
 			return x
 		}
 	}
-	x := &tenantTurn{name: name, given: t.level}
+	x := &tenantTurn{name: name} // open lifts it to the present level
 	t.tenants = append(t.tenants, x)
 	return x
 }

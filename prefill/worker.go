@@ -22,11 +22,12 @@ type worker struct {
 	attempts map[JobID]*attempt
 	logits   map[JobID][]float32 // of prompts whose last row was in the step that is done
 
-	nextID        atomic.Uint64
-	jobs, pending atomic.Int64 // the load, for announcements
+	limits SchedulerConfig
+	nextID atomic.Uint64
 
-	mu     sync.Mutex
-	events []func()      // guarded by mu: run by the loop, in order
+	mu         sync.Mutex
+	events     []func() // guarded by mu: run by the loop, in order
+	jobs, rows int64    // guarded by mu: accepted and not ended, and their rows to compute
 	wake   chan struct{} // size 1
 }
 
@@ -37,7 +38,7 @@ func newWorker(n *Node) (*worker, error) {
 		return nil, fmt.Errorf("prefill: %w", err)
 	}
 	return &worker{
-		node: n, runner: runner, sched: NewScheduler(cfg),
+		node: n, runner: runner, sched: NewScheduler(cfg), limits: cfg,
 		attempts: map[JobID]*attempt{}, logits: map[JobID][]float32{}, wake: make(chan struct{}, 1),
 	}, nil
 }
@@ -53,21 +54,42 @@ func (w *worker) post(f func()) {
 	}
 }
 
-// add queues an attempt; ErrBusy if the queue is full. The answer waits for
-// the step in flight, as little as that is.
+// add queues an attempt, or says ErrBusy. It does not wait for the step in
+// flight: a router must hear at once whether its job was taken, however long
+// the prompts are that this node is working on.
 func (w *worker) add(a *attempt) error {
-	answer := make(chan error, 1)
+	rows := int64(len(a.prompt) - a.cached)
+	w.mu.Lock()
+	var busy error
+	switch {
+	case w.jobs >= int64(w.limits.MaxJobs):
+		busy = &BusyError{What: "jobs", Limit: w.limits.MaxJobs, Value: int(w.jobs) + 1}
+	case w.rows > 0 && w.rows+rows > int64(w.limits.MaxTokens):
+		busy = &BusyError{What: "tokens", Limit: w.limits.MaxTokens, Value: int(w.rows + rows)}
+	default:
+		w.jobs++
+		w.rows += rows
+	}
+	w.mu.Unlock()
+	if busy != nil {
+		return &refusal{transfer.ReasonBusy, busy}
+	}
+	a.whenEnded(func() {
+		w.mu.Lock()
+		w.jobs--
+		w.rows -= rows
+		w.mu.Unlock()
+	})
 	w.post(func() {
 		a.id = JobID(w.nextID.Add(1))
-		err := w.sched.Add(Job{ID: a.id, Tenant: a.grant.Claims.Tenant, Tokens: len(a.prompt), Cached: a.cached, Deadline: a.grant.Job.Deadline})
-		if err == nil {
-			w.attempts[a.id] = a
+		w.attempts[a.id] = a
+		if err := w.sched.Add(Job{ID: a.id, Tenant: a.grant.Claims.Tenant, Tokens: len(a.prompt), Cached: a.cached, Deadline: a.grant.Job.Deadline}); err != nil {
+			delete(w.attempts, a.id) // its limits are not below those of add
+			a.cancel(&refusal{transfer.ReasonBusy, err})
+			a.writer.Done()
+			a.leave()
 		}
-		answer <- err
 	})
-	if err := <-answer; err != nil {
-		return &refusal{transfer.ReasonBusy, err}
-	}
 	return nil
 }
 
@@ -88,9 +110,11 @@ func (w *worker) shipped(a *attempt, blocks int, ended bool) {
 
 func (w *worker) tick(now time.Time) { w.post(func() { w.sched.Tick(now) }) }
 
-// load is the attempts in work and the prompt tokens that wait.
+// load is the attempts in work and their prompt tokens.
 func (w *worker) load() (running, waiting int) {
-	return int(w.jobs.Load()), int(w.pending.Load())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return int(w.jobs), int(w.rows)
 }
 
 // run steps until ctx ends.
@@ -134,8 +158,6 @@ func (w *worker) step() bool {
 		a.writer.Done()
 		a.leave()
 	}
-	w.jobs.Store(int64(w.sched.Jobs()))
-	w.pending.Store(int64(w.sched.Pending()))
 	if len(d.Chunks) > 0 {
 		w.compute(d.Chunks)
 	}

@@ -73,7 +73,7 @@ func (d *desk) rateHeaders(t *tenant.Tenant, h http.Header) {
 func (d *desk) best() (pair, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.board.update(d.announced(), time.Now())
+	d.board.update(d.announced())
 	return d.board.best()
 }
 
@@ -92,7 +92,7 @@ func (d *desk) join(tenantID string, n need) (*ticket, error) {
 	t := &ticket{tenant: tenantID, need: n, since: now, deadline: now.Add(d.wait), granted: make(chan grant, 1)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.board.update(d.announced(), now)
+	d.board.update(d.announced())
 	switch _, v := d.board.choose(n); v {
 	case noNode:
 		if len(n.avoid) > 0 {
@@ -157,7 +157,7 @@ func (d *desk) dispatchLocked(now time.Time) {
 	if d.queue.waiting == 0 {
 		return
 	}
-	d.board.update(d.announced(), now)
+	d.board.update(d.announced())
 	for _, t := range d.queue.expire(now) {
 		t.granted <- grant{err: fail(kindQueueTimeout, "", "no capacity became free within %s; retry later", d.wait)}
 	}

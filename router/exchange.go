@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -173,8 +174,8 @@ func (x *exchange) readBody() ([]byte, error) {
 	switch {
 	case errors.As(err, &over):
 		return nil, tooLarge
-	case err != nil && x.req.Context().Err() != nil:
-		return nil, fail(kindClientGone, "", "the client is gone")
+	case err != nil && x.req.Context().Err() != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, fail(kindClientGone, "", "the client is gone") // a late body ends the context too
 	case err != nil:
 		return nil, fail(kindSlowBody, "", "the request body did not come in time or was cut short")
 	}
@@ -351,9 +352,9 @@ func (x *exchange) fail(e *apiError, err error) {
 		x.r.desk.rateHeaders(x.tenant, x.w.Header())
 	}
 	switch {
-	case e.kind == kindClientGone:
-	case !x.begun:
+	case !x.begun: // also for a client that is gone: to write nothing would be a 200
 		writeError(x.w, e)
+	case e.kind == kindClientGone:
 	default:
 		_ = x.sse.data(e.body()) // without [DONE]: the stream's end is not an answer's end
 	}

@@ -103,6 +103,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
+func bosTokenizer() *tokenizer.Tokenizer { return must(tokenizer.New(vocabulary{bos: true})) }
+
 func testTokenizer() *tokenizer.Tokenizer { return must(tokenizer.New(vocabulary{})) }
 
 // keys are made once: they are the slow part and hold nothing of a test.
@@ -119,6 +121,28 @@ type world struct {
 	tenants *tenant.Registry
 	nodes   map[string]*node
 	stops   []func()
+	clock   time.Time
+	spoken  time.Duration // makes every announcement's expiry a new one
+
+	mu     sync.Mutex
+	losing chan struct{} // guarded by mu: the next message of output is lost, and this closed
+}
+
+// lose makes the bus lose the next message of an output.
+func (w *world) lose(lost chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.losing = lost
+}
+
+func (w *world) faults(m membus.Message) (v membus.Verdict) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.losing != nil && strings.HasPrefix(m.Subject, "out.") {
+		close(w.losing)
+		w.losing, v.Drop = nil, true
+	}
+	return v
 }
 
 // lockedBuffer is a log that goroutines may share.
@@ -142,8 +166,11 @@ func (l *lockedBuffer) String() string {
 // newWorld makes a router, and one prefill (p0) and one decode node (d0) that
 // answer every job with the text "hello".
 func newWorld(t testing.TB, change func(*Config)) *world {
-	w := &world{t: t, bus: membus.New(membus.Options{}), tenants: tenant.NewRegistry(), nodes: map[string]*node{}}
+	w := &world{t: t, tenants: tenant.NewRegistry(), nodes: map[string]*node{}}
+	w.bus = membus.New(membus.Options{Faults: w.faults})
 	must(w.tenants.Add("acme", testKey, tenant.Limits{}))
+	// The router's clock stands still, so that no announcement is ever too old, however slow the machine.
+	w.clock = time.Now()
 	id, peer := w.peer(identity.Router, "r0")
 	w.dir = must(peer.WatchPeers(transfer.RolePrefill, transfer.RoleDecode))
 	cfg := Config{
@@ -175,7 +202,7 @@ func (w *world) close() {
 func (w *world) peer(role identity.Role, name string) (*identity.Node, *transfer.Peer) {
 	m := must(testKeys().Minter(role))
 	id := must(m.NewNode(name))
-	return id, transfer.NewPeer(transfer.Options{Bus: w.bus.Client(name), Node: id, Authority: id.Authority(), Cluster: id.Authority().ClusterID()})
+	return id, transfer.NewPeer(transfer.Options{Bus: w.bus.Client(name), Node: id, Authority: id.Authority(), Cluster: id.Authority().ClusterID(), Clock: func() time.Time { return w.clock }})
 }
 
 // node is a scripted node. Its functions may be replaced before requests come.
@@ -239,7 +266,8 @@ func (w *world) add(role transfer.Role, name string) *node {
 
 // announce publishes what the node is now and waits until the router knows.
 func (w *world) announce(n *node) {
-	n.ann.Expires = time.Now().Add(transfer.AnnounceTTL)
+	w.spoken += time.Millisecond
+	n.ann.Expires = w.clock.Add(transfer.AnnounceTTL + w.spoken)
 	if err := n.peer.Announce(n.ann); err != nil {
 		w.t.Fatal(err)
 	}
@@ -319,7 +347,7 @@ func (j *gotJob) receipt() {
 }
 
 func (j *gotJob) signed(r seal.Receipt) *transfer.SignedReceipt {
-	return must(j.n.peer.SignReceipt(must(r.Append(nil)), j.Reply, 3))
+	return must(j.n.peer.SignReceipt(must(r.Append(nil)), j.Reply, min(3, len(j.Prompt))))
 }
 
 func (j *gotJob) tokens(t ...sample.Token) { j.send(transfer.OutputBody{Tokens: t}) }

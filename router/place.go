@@ -39,8 +39,7 @@ const (
 )
 
 // board is what the router knows of the nodes: their announcements, and what it
-// has itself given them since. It is pure state: callers hand in announcements and
-// the time, and lock.
+// has itself given them since. It is pure state: callers hand in announcements, and lock.
 type board struct {
 	metadata transfer.Hash // of the model file this router tokenizes for
 	nodes    []transfer.Announce
@@ -76,11 +75,12 @@ func newBoard(metadata transfer.Hash) *board {
 	return &board{metadata: metadata, accounts: make(map[nodeKey]*account)}
 }
 
-// update takes the announcements believed at now and forgets nodes that are gone.
-func (b *board) update(nodes []transfer.Announce, now time.Time) {
+// update takes the announcements that are believed now and forgets nodes that are gone. It does
+// not look at Expires as a time: whose clock that is, and what to make of it, is the directory's to know.
+func (b *board) update(nodes []transfer.Announce) {
 	b.nodes = b.nodes[:0]
 	for _, n := range nodes {
-		if n.Expires.After(now) && n.Metadata == b.metadata {
+		if n.Metadata == b.metadata {
 			b.nodes = append(b.nodes, n)
 		}
 	}
@@ -114,14 +114,8 @@ func (b *board) pairs(visit func(pair)) {
 	}
 }
 
-// window is the effective window: the best pair's limit, 0 if there is no pair.
-func (b *board) window() int {
-	best := 0
-	b.pairs(func(p pair) { best = max(best, p.limit()) })
-	return best
-}
-
-// best returns the pair with the largest limit; ok is false if there is none.
+// best returns the pair with the largest limit, which is the effective window; ok is false
+// if there is none.
 func (b *board) best() (best pair, ok bool) {
 	b.pairs(func(p pair) {
 		if !ok || p.limit() > best.limit() {

@@ -77,8 +77,8 @@ func (q *queue) next(now time.Time, fits func(*ticket) bool) *ticket {
 // oldest returns the ticket that has waited longest.
 func (q *queue) oldest() *ticket {
 	var old *ticket
-	for _, line := range q.tenants {
-		if t := line[0]; old == nil || t.since.Before(old.since) {
+	for _, name := range q.turns {
+		if t := q.tenants[name][0]; old == nil || t.since.Before(old.since) {
 			old = t
 		}
 	}

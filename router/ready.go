@@ -19,3 +19,6 @@ func (r *Router) Ready() error {
 	}
 	return nil
 }
+
+// Idle says that no request is in work.
+func (r *Router) Idle() bool { return r.exchanges.count() == 0 }

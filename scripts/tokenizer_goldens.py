@@ -12,7 +12,7 @@ Files, all gzipped JSON:
             sequences with their text
   splits    the lengths in bytes of the words that each pre-tokenizer cuts the texts into
   classes   the reference's idea of letter, number, space and digit for every code point
-  chats     conversations, and each template of templates/ rendered on them
+  chats     conversations, each template of templates/ rendered on them, and the ids of some
 """
 import argparse, ast, datetime, glob, gzip, heapq, inspect, json, os, random, textwrap
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -268,10 +268,17 @@ def main():
     with open(os.path.join(args.out, "templates", "smollm2.jinja"), "w", encoding="utf-8", newline="") as f:
         f.write(template)
     small["smollm2"] = smol
+    toks = {}
     for name, meta in small.items():
-        golden(hugging_face(meta), meta, strings, random.Random(name))
+        toks[name] = hugging_face(meta)
+        golden(toks[name], meta, strings, random.Random(name))
         write(args.out, name, compact(meta))
-    write(args.out, "chats", chats(args.out, {"bos_token": "<|begin_of_text|>", "eos_token": "<|im_end|>"}))
+    rendered = chats(args.out, {"bos_token": "<|begin_of_text|>", "eos_token": "<|im_end|>"})
+    rendered["ids"] = {}
+    for name, template in (("smollm2", "smollm2.jinja"), ("qwen-small", "qwen3.jinja"), ("llama3-small", "llama3-style.jinja")):
+        toks[name].encode_special_tokens = False  # apply_chat_template: control tokens count
+        rendered["ids"][name] = {template: [text and toks[name].encode(text, add_special_tokens=False).ids for text in rendered["templates"][template]]}
+    write(args.out, "chats", rendered)
     for e in args.extra:
         name, rest = e.split("=", 1)
         path, pre = rest.rsplit(":", 1)

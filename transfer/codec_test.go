@@ -67,6 +67,7 @@ func testers() []tester {
 		testerOf(credits, Credit{TokenHash: h, Limit: 1 << 33, MAC: make([]byte, 32)}),
 		testerOf(pings, ping{Nonce: [16]byte{1}}),
 		testerOf(pongs, Pong{Epoch: 3, Attempts: 4}),
+		testerOf(firsts, sample.Token{ID: 5, Logprob: -1, Top: []sample.TopToken{{ID: 6, Logprob: -2}}, EOG: true}),
 	}
 }
 
@@ -253,6 +254,7 @@ func TestCodecLimits(t *testing.T) {
 		"body.fail.detail": func(n int) tester {
 			return testerOf(bodies, OutputBody{Fail: &Reject{Reason: ReasonBusy, Detail: long(n)}})
 		},
+		"first.Top":  func(n int) tester { return testerOf(firsts, sample.Token{Top: make([]sample.TopToken, n)}) },
 		"credit.mac": func(n int) tester { return testerOf(credits, Credit{MAC: make([]byte, n)}) },
 	} {
 		at, over := set(limits[path]), set(limits[path]+1)
@@ -359,7 +361,7 @@ func TestCodecTableIsWhole(t *testing.T) {
 			visit(f.schema)
 		}
 	}
-	for _, s := range []*schema{envelopes.schema, announces.schema, jobs.schema, accepts.schema, rejects.schema, opens.schema, outputs.schema, bodies.schema, cancels.schema, credits.schema, pings.schema, pongs.schema} {
+	for _, s := range []*schema{envelopes.schema, announces.schema, jobs.schema, accepts.schema, rejects.schema, opens.schema, outputs.schema, bodies.schema, cancels.schema, credits.schema, pings.schema, pongs.schema, firsts.schema} {
 		visit(s)
 	}
 	for path := range limits {

@@ -40,6 +40,7 @@ func TestEnvelopeRoles(t *testing.T) {
 		kindAnnounce: "router prefill decode", kindJob: "router", kindCancel: "router", kindPing: "router",
 		kindAccept: "prefill decode", kindReject: "prefill decode", kindCancelled: "prefill decode", kindPong: "prefill decode",
 		kindCredit: "decode", kindOpen: "prefill", kindManifest: "prefill", kindRefusal: "prefill",
+		kindReceipt: "decode",
 	}
 	if len(may) != len(senders) {
 		t.Errorf("%d kinds in the test, %d in the table", len(may), len(senders))

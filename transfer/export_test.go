@@ -26,6 +26,8 @@ func EncodeForTest(v any) []byte {
 	switch v := v.(type) {
 	case Accept:
 		b, err = accepts.encode(&v)
+	case Reject:
+		b, err = rejects.encode(&v)
 	case Credit:
 		b, err = credits.encode(&v)
 	case Cancel:

@@ -303,11 +303,14 @@ func TestJobAnswers(t *testing.T) {
 	}
 	var old []byte
 	for what, answer := range map[string]func(m transfer.Msg) []byte{
-		"another node":         func(m transfer.Msg) []byte { return transfer.AnswerForTest(d1.Peer, "accept", m.Data, yes("t")) },
-		"another role":         func(m transfer.Msg) []byte { return transfer.AnswerForTest(p.Peer, "accept", m.Data, yes("t")) },
-		"a router":             func(m transfer.Msg) []byte { return transfer.AnswerForTest(r.Peer, "accept", m.Data, yes("t")) },
-		"another request":      func(m transfer.Msg) []byte { return transfer.AnswerForTest(d0.Peer, "accept", []byte("old"), yes("t")) },
-		"another attempt":      func(m transfer.Msg) []byte { return transfer.AnswerForTest(d0.Peer, "accept", m.Data, yes("u")) },
+		"another node":    func(m transfer.Msg) []byte { return transfer.AnswerForTest(d1.Peer, "accept", m.Data, yes("t")) },
+		"another role":    func(m transfer.Msg) []byte { return transfer.AnswerForTest(p.Peer, "accept", m.Data, yes("t")) },
+		"a router":        func(m transfer.Msg) []byte { return transfer.AnswerForTest(r.Peer, "accept", m.Data, yes("t")) },
+		"another request": func(m transfer.Msg) []byte { return transfer.AnswerForTest(d0.Peer, "accept", []byte("old"), yes("t")) },
+		"another attempt": func(m transfer.Msg) []byte { return transfer.AnswerForTest(d0.Peer, "accept", m.Data, yes("u")) },
+		"reject of another attempt": func(m transfer.Msg) []byte {
+			return transfer.AnswerForTest(d0.Peer, "reject", m.Data, transfer.EncodeForTest(transfer.Reject{TokenHash: transfer.TokenHash("u"), Reason: transfer.ReasonBusy}))
+		},
 		"another kind":         func(m transfer.Msg) []byte { return transfer.AnswerForTest(d0.Peer, "cancelled", m.Data, yes("t")) },
 		"a pong":               func(m transfer.Msg) []byte { return transfer.AnswerForTest(d0.Peer, "pong", m.Data, yes("t")) },
 		"reject for an accept": func(m transfer.Msg) []byte { return transfer.AnswerForTest(d0.Peer, "reject", m.Data, yes("t")) },
@@ -535,6 +538,39 @@ func TestAnnouncementsReplayed(t *testing.T) {
 		}
 		if l := dir.List(transfer.RoleDecode); len(l) != 0 {
 			t.Errorf("%d nodes from replays", len(l))
+		}
+	})
+}
+
+// A node speaks for itself alone: name and role of subject, body and key are one.
+func TestAnnouncementOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r, d0, d1, p := w.node(identity.Router, "r0"), w.node(identity.Decode, "d0"), w.node(identity.Decode, "d1"), w.node(identity.Prefill, "d0")
+		dir, err := r.WatchPeers()
+		must(t, err)
+		defer dir.Close()
+		const subject = "announce.decode.d0"
+		say := func(by *node, name string, role transfer.Role) bool {
+			a := transfer.Announce{Node: name, Role: role, Expires: time.Now().Add(transfer.AnnounceTTL)}
+			must(t, by.bus.Publish(subject, transfer.SignForTest(by.Peer, "announce", subject, transfer.EncodeForTest(a))))
+			synctest.Wait()
+			time.Sleep(time.Second)
+			return len(dir.List(transfer.RoleDecode))+len(dir.List(transfer.RolePrefill)) > 0
+		}
+		for what, believed := range map[string]bool{
+			"signed by another node":    say(d1, "d0", transfer.RoleDecode),
+			"signed in another role":    say(p, "d0", transfer.RoleDecode),
+			"another name in the body":  say(d0, "d1", transfer.RoleDecode),
+			"another role in the body":  say(d0, "d0", transfer.RolePrefill),
+			"another name, role in all": say(p, "d1", transfer.RolePrefill),
+		} {
+			if believed {
+				t.Error(what, "was believed")
+			}
+		}
+		if !say(d0, "d0", transfer.RoleDecode) {
+			t.Error("the control was refused")
 		}
 	})
 }

@@ -112,7 +112,9 @@ func TestOutputBroken(t *testing.T) {
 			if n != 3 {
 				return membus.Verdict{}
 			}
-			return membus.Verdict{Data: forged(transfer.Output{TokenHash: transfer.Hash{1}, From: transfer.RoleDecode, Seq: 3})}
+			other := hash
+			other[0] ^= 1
+			return membus.Verdict{Data: bytes.Replace(data, hash[:], other[:], 1)}
 		}, 3, nil},
 		"in the other role's name": {func(n int, data []byte) membus.Verdict {
 			if n != 3 {

@@ -40,7 +40,9 @@
 // A KV frame is not an envelope: it is the frame's header and ciphertext as
 // package seal made them, copied by no codec. It begins with "BKHF", which no
 // envelope does. Opening, manifest and refusal of an attempt are envelopes on
-// the same subject, in stream order with its frames.
+// the same subject. The opening is stored before any frame is sent, the manifest
+// after every frame is stored; between them a frame that was sent again may come
+// late or twice, the same bytes each time.
 //
 // # Flow control
 //
@@ -56,6 +58,10 @@
 // queued for a connection that is not there. A handler that is called once is not
 // called again for the same message, but for KV: a KV message comes again until
 // it is acknowledged, so its receiver tells repeats by their content.
+//
+// A job that was opened is not yet a job that was granted: [Peer.VerifyJob] holds
+// its tenant token against what the node knows by itself, and [Once] refuses a
+// token that was used.
 //
 // It is not for work queues: every message is for a node that was chosen by name.
 package transfer

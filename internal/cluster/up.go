@@ -52,6 +52,7 @@ type Cluster struct {
 type part struct {
 	name string
 	run  func(context.Context) error
+	idle func() bool
 	conn *transfer.Conn
 }
 
@@ -64,10 +65,11 @@ func New(ctx context.Context, cfg Config) (c *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c = &Cluster{cfg: cfg}
+	made := &Cluster{cfg: cfg}
+	c = made
 	defer func() {
 		if err != nil {
-			c.close()
+			made.close() // a failing return has cleared c
 		}
 	}()
 	if c.store, err = os.MkdirTemp("", "bulkhead-nats-"); err != nil {
@@ -98,7 +100,7 @@ func New(ctx context.Context, cfg Config) (c *Cluster, err error) {
 		if err != nil {
 			return nil, err
 		}
-		c.parts[len(c.parts)-1].run = n.Run
+		c.parts[len(c.parts)-1].run, c.parts[len(c.parts)-1].idle = n.Run, n.Idle
 	}
 	for i := range cfg.Decode {
 		j, err := join(identity.Decode, fmt.Sprintf("decode-%d", i+1))
@@ -112,7 +114,7 @@ func New(ctx context.Context, cfg Config) (c *Cluster, err error) {
 		if err != nil {
 			return nil, err
 		}
-		c.parts[len(c.parts)-1].run = n.Run
+		c.parts[len(c.parts)-1].run, c.parts[len(c.parts)-1].idle = n.Run, n.Idle
 	}
 	j, err := join(identity.Router, "router-1")
 	if err != nil {
@@ -129,9 +131,9 @@ func New(ctx context.Context, cfg Config) (c *Cluster, err error) {
 		return nil, err
 	}
 	keeper := Keeper{Bus: j.Conn, Dir: c.dir, MaxBytes: StreamBytes, Log: cfg.Log}
-	c.parts[len(c.parts)-1].run = func(ctx context.Context) error {
-		return RunRouter(ctx, c.router, keeper, cfg.Listener)
-	}
+	last := &c.parts[len(c.parts)-1]
+	last.idle = c.router.Idle
+	last.run = func(ctx context.Context) error { return RunRouter(ctx, c.router, keeper, cfg.Listener) }
 	return c, nil
 }
 
@@ -202,6 +204,9 @@ func (c *Cluster) Run(ctx context.Context) error {
 		})
 	}
 	last := len(c.parts) - 1
+	for _, p := range c.parts {
+		wg.Go(func() { p.conn.Refresh(nodes, identity.UserLifetime/2, p.idle) })
+	}
 	for _, p := range c.parts[:last] {
 		start(nodes, p)
 	}

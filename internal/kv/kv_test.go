@@ -153,11 +153,11 @@ func TestReserveAllOrNothing(t *testing.T) {
 // Lease numbers are never 0, even when the counter wraps, and two pools do not
 // start alike.
 func TestOwners(t *testing.T) {
-	p, err := newPool(newFake(3), 3*64, ^kernels.Owner(0)-1)
+	p, err := newPool(newFake(3), 3*64, ^kernels.Owner(0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := map[kernels.Owner]bool{0: true}
+	seen := map[kernels.Owner]bool{0: true} // the first number after the wrap
 	for n := range byte(3) {
 		x := reserve(t, p, lease("a", n), 1)
 		for _, e := range x.Entries() {
@@ -307,6 +307,17 @@ func TestTwoLifetimes(t *testing.T) {
 		}
 		if _, err := p.Reserve(lease("b", 1), 65); !errors.Is(err, ErrNoPages) {
 			t.Fatalf("quarantined pages were given away: %v", err)
+		}
+		check(t, p, f)
+	})
+	t.Run("abandoned after it was done", func(t *testing.T) {
+		p, f := testPool(t, 2)
+		x := reserve(t, p, lease("a", 1), 128)
+		w := begin(t, x)
+		w.Done()
+		w.Abandon("too late")
+		if s := p.Stats(); s.Held != 2 || s.Quarantined != 0 {
+			t.Fatalf("a writer that had ended took the pages along: %+v", s)
 		}
 		check(t, p, f)
 	})

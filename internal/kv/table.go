@@ -117,10 +117,10 @@ func (t *Table) MarkReady(tokens int) error {
 	case tokens < 1 || tokens > t.tokens:
 		return fmt.Errorf("%w: ready with %d tokens of %d", ErrState, tokens, t.tokens)
 	}
+	if err := t.suspect(); err != nil {
+		return err
+	}
 	for i, e := range t.entries {
-		if b := t.blocks[i]; b != nil && b.condemned != "" {
-			return fmt.Errorf("%w: block %d: %s", ErrSuspect, i, b.condemned)
-		}
 		want := min(max(tokens-i*kernels.BlockTokens, 0), kernels.BlockTokens)
 		if err := p.filled(e, i, want); err != nil {
 			return err
@@ -128,6 +128,28 @@ func (t *Table) MarkReady(tokens int) error {
 	}
 	p.setStage(t, stateReady)
 	p.assert()
+	return nil
+}
+
+// Sound reports whether what was computed from the table may still become an
+// answer: to be asked right before a manifest is signed or a receipt issued. Errors: ErrEnded
+// (released, or quarantined after a fault), ErrSuspect.
+func (t *Table) Sound() error {
+	t.pool.mu.Lock()
+	defer t.pool.mu.Unlock()
+	if t.ended() {
+		return ErrEnded
+	}
+	return t.suspect()
+}
+
+// suspect finds a shared block that was condemned. Caller holds mu.
+func (t *Table) suspect() error {
+	for i, b := range t.blocks {
+		if b != nil && b.condemned != "" {
+			return fmt.Errorf("%w: block %d: %s", ErrSuspect, i, b.condemned)
+		}
+	}
 	return nil
 }
 

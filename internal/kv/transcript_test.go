@@ -101,6 +101,8 @@ func (s *script) command(c *transcript.Cmd) string {
 		s.writers[c.Str("w", name)].Abandon("not fenced in time")
 	case "ready": // ready NAME tokens=N
 		return errText(t.MarkReady(c.Int("tokens", t.Tokens())))
+	case "sound":
+		return errText(t.Sound())
 	case "publish":
 		return errText(t.Publish())
 	case "release":

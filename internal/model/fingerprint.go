@@ -7,8 +7,8 @@ import (
 	"bulkhead/kernels"
 )
 
-// forwardVersion is raised whenever forward.go or rope.go change the bits of a logit.
-const forwardVersion = 1
+// forwardVersion is raised whenever forward.go, rope.go or precision.go change the bits of a logit.
+const forwardVersion = 2
 
 // fingerprint is the SHA-256 of everything that decides a logit. The encoding is
 // a list of fields; each is the length of its name, the name, the length of its value, the

@@ -15,14 +15,15 @@ import (
 // scripts/make-tiny-model.py --testdata. Errors are relative to the largest
 // logit of the row.
 const (
-	// The golden has Bulkhead's roundings (K and V to f16, inputs of quantised
-	// matrices to int8): only the order of sums differs. Issue A asks for 1e-4.
+	// The golden has Bulkhead's roundings (K and V to f16, inputs of all
+	// quantised matrices to int8): only the order of sums differs. Issue A asks for 1e-4.
 	tolerance = 1e-4
 	// transformers as it is: how far the roundings may move a logit. Measured:
 	// 2.8e-3 of the row's largest with f32 weights, where only K and V are
-	// rounded, and 4.9e-2 with quantised ones, whose inputs are, too.
+	// rounded; with quantised ones 5e-2 if all inputs are rounded, and 1.8e-2 under
+	// the rule of precision.go. These models are narrow and shallow: little averages out.
 	toleranceF32       = 5e-3
-	toleranceQuantised = 8e-2
+	toleranceQuantised = 3e-2
 )
 
 type golden struct {
@@ -70,27 +71,34 @@ func TestGoldens(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(file), ".gguf")
 		t.Run(name, func(t *testing.T) {
 			g := readGolden(t, name)
-			m := openTest(t, name, cpu.Config{Threads: 1})
-			if m.Spec().Vocab != len(g.Logits[0]) {
-				t.Fatalf("vocabulary of %d, golden of %d", m.Spec().Vocab, len(g.Logits[0]))
+			never := func(Spec, int, string) bool { return false }
+			always := func(Spec, int, string) bool { return true }
+			raw := toleranceF32
+			if strings.Contains(name, "q8_0") || strings.Contains(name, "q4_1") || name == "tiny-chat" {
+				raw = toleranceQuantised
 			}
-			pages := newPages(t, m, 4)
-			table := claim(pages, 1, 2, 0, 3)
-			rows := run(t, newRunner(t, m, len(g.Tokens), 1), pages, table, g.Tokens, 1)
-			quantised := strings.Contains(name, "q8_0") || strings.Contains(name, "q4_1") || name == "tiny-chat"
-			toleranceRaw := toleranceF32
-			if quantised {
-				toleranceRaw = toleranceQuantised
-			}
-			var worst, worstRaw float64
-			for i, row := range g.Rows {
-				e, raw := relative(rows[row], g.Logits[i]), relative(rows[row], g.LogitsF32[i])
-				if !(e <= tolerance) || !(raw <= toleranceRaw) {
-					t.Errorf("row %d: %.1e off, limit %.0e; without roundings %.1e, limit %.0e", row, e, tolerance, raw, toleranceRaw)
-				}
-				worst, worstRaw = max(worst, e), max(worstRaw, raw)
-			}
-			t.Logf("largest error %.1e; without roundings %.1e", worst, worstRaw)
+			g.check(t, "all rounded", openWith(t, name, cpu.Config{Threads: 1}, never), g.Logits, tolerance)
+			g.check(t, "the rule", openTest(t, name, cpu.Config{Threads: 1}), g.LogitsF32, raw)
+			g.check(t, "none rounded", openWith(t, name, cpu.Config{Threads: 1}, always), g.LogitsF32, toleranceF32)
 		})
 	}
+}
+
+// check feeds the golden's tokens to m, one by one, and compares the rows kept.
+func (g golden) check(t *testing.T, what string, m *Model, want [][]float32, limit float64) {
+	t.Helper()
+	if m.Spec().Vocab != len(want[0]) {
+		t.Fatalf("vocabulary of %d, golden of %d", m.Spec().Vocab, len(want[0]))
+	}
+	pages := newPages(t, m, 4)
+	rows := run(t, newRunner(t, m, len(g.Tokens), 1), pages, claim(pages, 1, 2, 0, 3), g.Tokens, 1)
+	var worst float64
+	for i, row := range g.Rows {
+		e := relative(rows[row], want[i])
+		if !(e <= limit) {
+			t.Errorf("%s, row %d: %.1e off, limit %.0e", what, row, e, limit)
+		}
+		worst = max(worst, e)
+	}
+	t.Logf("%s: largest error %.1e", what, worst)
 }

@@ -3,6 +3,7 @@ package model
 import (
 	"testing"
 
+	"bulkhead/internal/gguf"
 	"bulkhead/kernels"
 	"bulkhead/kernels/cpu"
 )
@@ -10,11 +11,22 @@ import (
 // openTest loads a model of testdata on a CPU backend.
 func openTest(t testing.TB, name string, c cpu.Config) *Model {
 	t.Helper()
+	return openWith(t, name, c, Spec.precise)
+}
+
+// openWith is openTest with another rule of precision.
+func openWith(t testing.TB, name string, c cpu.Config, precise func(Spec, int, string) bool) *Model {
+	t.Helper()
 	b, err := cpu.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := Open("testdata/"+name+".gguf", b)
+	f, err := gguf.Open("testdata/" + name + ".gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	m, err := load(f, b, precise)
 	if err != nil {
 		b.Close()
 		t.Fatal(err)

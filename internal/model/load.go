@@ -54,6 +54,11 @@ func Open(path string, backend kernels.Backend) (*Model, error) {
 // afterwards, and its pages are dropped from resident memory. From success on the
 // Model owns backend and closes it. The error is a *SpecError or a *TensorError.
 func Load(f *gguf.File, backend kernels.Backend) (*Model, error) {
+	return load(f, backend, Spec.precise)
+}
+
+// load is Load with a rule for which matrices get precise inputs.
+func load(f *gguf.File, backend kernels.Backend, precise func(s Spec, layer int, name string) bool) (*Model, error) {
 	spec, err := ReadSpec(f)
 	if err != nil {
 		return nil, err
@@ -66,7 +71,7 @@ func Load(f *gguf.File, backend kernels.Backend) (*Model, error) {
 	go func() { digest <- sha256.Sum256(data) }()
 
 	m := &Model{spec: spec, backend: backend, scale: float32(1 / math.Sqrt(float64(spec.HeadDim)))}
-	err = m.loadWeights(&loader{f: f, b: backend})
+	err = m.loadWeights(&loader{f: f, b: backend, precise: func(layer int, name string) bool { return precise(spec, layer, name) }})
 	print := fingerprint(<-digest, spec.Layout(), backend.Info())
 	if err != nil {
 		return nil, err
@@ -79,10 +84,10 @@ func Load(f *gguf.File, backend kernels.Backend) (*Model, error) {
 }
 
 func (m *Model) loadWeights(l *loader) error {
-	m.embed = l.matrix(nameEmbed)
+	m.embed = l.matrix(noLayer, nameEmbed)
 	m.head = m.embed
 	if l.has(nameOutput) {
-		m.head = l.matrix(nameOutput)
+		m.head = l.matrix(noLayer, nameOutput)
 	}
 	m.outNorm = l.vector(nameOutNorm)
 	factors := l.factors(nameRopeFreqs)
@@ -91,17 +96,16 @@ func (m *Model) loadWeights(l *loader) error {
 	}
 	m.rope = kernels.RoPE{HeadDim: m.spec.HeadDim, Dims: m.spec.RopeDims, NeoX: m.spec.family.neox, InvFreq: m.spec.invFreq(factors), Scale: 1}
 	for i := range m.spec.Layers {
-		at := func(name string) string { return inLayer(i, name) }
 		m.layers = append(m.layers, layer{
-			attnNorm: l.vector(at(nameAttnNorm)),
-			qkv:      []kernels.Matrix{l.matrix(at(nameQ)), l.matrix(at(nameK)), l.matrix(at(nameV))},
-			qkvBias:  []kernels.Vector{l.vector(at(nameQBias)), l.vector(at(nameKBias)), l.vector(at(nameVBias))},
-			qNorm:    l.vector(at(nameQNorm)),
-			kNorm:    l.vector(at(nameKNorm)),
-			attnOut:  []kernels.Matrix{l.matrix(at(nameAttnOutput))},
-			ffnNorm:  l.vector(at(nameFFNNorm)),
-			gateUp:   []kernels.Matrix{l.matrix(at(nameGate)), l.matrix(at(nameUp))},
-			down:     []kernels.Matrix{l.matrix(at(nameDown))},
+			attnNorm: l.vector(inLayer(i, nameAttnNorm)),
+			qkv:      []kernels.Matrix{l.matrix(i, nameQ), l.matrix(i, nameK), l.matrix(i, nameV)},
+			qkvBias:  []kernels.Vector{l.vector(inLayer(i, nameQBias)), l.vector(inLayer(i, nameKBias)), l.vector(inLayer(i, nameVBias))},
+			qNorm:    l.vector(inLayer(i, nameQNorm)),
+			kNorm:    l.vector(inLayer(i, nameKNorm)),
+			attnOut:  []kernels.Matrix{l.matrix(i, nameAttnOutput)},
+			ffnNorm:  l.vector(inLayer(i, nameFFNNorm)),
+			gateUp:   []kernels.Matrix{l.matrix(i, nameGate), l.matrix(i, nameUp)},
+			down:     []kernels.Matrix{l.matrix(i, nameDown)},
 		})
 		if l.err != nil {
 			return l.err
@@ -116,6 +120,8 @@ type loader struct {
 	f   *gguf.File
 	b   kernels.Backend
 	err error
+
+	precise func(layer int, name string) bool
 }
 
 func (l *loader) has(name string) bool {
@@ -129,14 +135,25 @@ func (l *loader) fail(name string, err error) {
 	}
 }
 
-func (l *loader) matrix(name string) kernels.Matrix {
-	t, ok := l.f.Tensor(name)
+// noLayer is the layer of a matrix that belongs to none.
+const noLayer = -1
+
+func (l *loader) matrix(layer int, name string) kernels.Matrix {
+	full := name
+	if layer != noLayer {
+		full = inLayer(layer, name)
+	}
+	t, ok := l.f.Tensor(full)
 	if !ok || l.err != nil {
 		return nil
 	}
-	w, err := l.b.LoadMatrix(t.Type, t.Dims[1], t.Dims[0], t.Data)
+	load := l.b.LoadMatrix
+	if l.precise(layer, name) {
+		load = l.b.LoadPrecise
+	}
+	w, err := load(t.Type, t.Dims[1], t.Dims[0], t.Data)
 	if err != nil {
-		l.fail(name, err)
+		l.fail(full, err)
 	}
 	return w
 }

@@ -135,3 +135,30 @@ func judge(logits []float32, want int32) (best int32, logprob float64) {
 	}
 	return best, float64(logits[want]) - float64(logits[best]) - math.Log(sum)
 }
+
+// The bits do not depend on chunks, batch or threads at real widths, either.
+func TestSmolLM2Deterministic(t *testing.T) {
+	m := openSmolLM2(t)
+	const length = 130
+	tokens := sequence(length, m.Spec().Vocab, 3)
+	pages := newPages(t, m, 6)
+	a, b := claim(pages, 1, 0, 1, 2), claim(pages, 2, 5, 4, 3)
+	r := newRunner(t, m, 2*length, 2)
+	want := run(t, r, pages, a, tokens, 128, 1)
+	// The second sequence shares its steps with a third, which starts anew each time.
+	for pos := 0; pos < length; {
+		n := min(1+pos%31, length-pos)
+		pages.Scrub(0)
+		neighbour := claim(pages, 3, 0)
+		outs, err := r.Forward(pages, []Seq{
+			{Tokens: tokens[:1+pos%7], Table: neighbour, Logits: true},
+			{Tokens: tokens[pos : pos+n], Pos: pos, Table: b, Logits: true},
+		})
+		if err != nil || outs[0].Err != nil || outs[1].Err != nil {
+			t.Fatal(err, outs)
+		}
+		if pos += n; want[pos-1] != nil {
+			compare(t, fmt.Sprintf("row %d", pos-1), outs[1].Logits, want[pos-1])
+		}
+	}
+}

@@ -10,7 +10,8 @@ import (
 
 type goldenChats struct {
 	Conversations [][]Message
-	Templates     map[string][]*string // per conversation without and with generation prompt; nil: refused
+	Templates     map[string][]*string            // per conversation without and with generation prompt; nil: refused
+	IDs           map[string]map[string][][]int32 // vocabulary -> template -> as Templates
 }
 
 // fixedNow is the moment at which the golden renderings were made.
@@ -61,10 +62,9 @@ func TestGoldenRender(t *testing.T) {
 // rendered text with control tokens recognised everywhere, as apply_chat_template has it.
 func TestChatIDs(t *testing.T) {
 	golden := readGolden[goldenChats](t, "testdata/chats.json.gz")
-	for _, vocab := range []string{"smollm2", "qwen-small", "llama3-small"} {
-		_, m := loadVocab(t, "testdata/"+vocab+".json.gz")
+	for _, vocabulary := range []string{"smollm2", "qwen-small", "llama3-small"} {
 		for name, rows := range golden.Templates {
-			tok, err := New(m.with(keyTemplate, goldenTemplate(t, name)).with("tokenizer.ggml.eos_token_id", uint64(2)).with("tokenizer.ggml.bos_token_id", uint64(1)))
+			tok, err := New(vocab(t, vocabulary).with(keyTemplate, goldenTemplate(t, name)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +83,35 @@ func TestChatIDs(t *testing.T) {
 				}
 				all := tok.encode(text, func(int, int) bool { return true })
 				if !slices.Equal(got, all) {
-					t.Errorf("%s, %s, conversation %d: ids differ from those of the text", vocab, name, i/2)
+					t.Errorf("%s, %s, conversation %d: ids differ from those of the text", vocabulary, name, i/2)
+				}
+			}
+		}
+	}
+}
+
+// TestGoldenChatIDs compares whole chats with the ids of Hugging Face's apply_chat_template.
+func TestGoldenChatIDs(t *testing.T) {
+	golden := readGolden[goldenChats](t, "testdata/chats.json.gz")
+	if len(golden.IDs) < 3 {
+		t.Fatalf("ids of only %d vocabularies", len(golden.IDs))
+	}
+	for vocabulary, templates := range golden.IDs {
+		for name, rows := range templates {
+			m := vocab(t, vocabulary)
+			tokens := m[keyTokens].([]string)
+			if bos := slices.Index(tokens, "<|begin_of_text|>"); bos >= 0 {
+				m = m.with("tokenizer.ggml.bos_token_id", uint64(bos))
+			}
+			tok, err := New(m.with(keyTemplate, goldenTemplate(t, name)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			tok.template.now = fixedNow
+			for i, want := range rows {
+				got, err := tok.RenderChat(golden.Conversations[i/2], i%2 == 1)
+				if err != nil || !slices.Equal(got, want) {
+					t.Errorf("%s, %s, conversation %d: %v\n got %v\nwant %v", vocabulary, name, i/2, err, clipIDs(got), clipIDs(want))
 				}
 			}
 		}

@@ -191,24 +191,23 @@ func TestThinkSurvives(t *testing.T) {
 	}
 }
 
-// TestFallback: a template that looks at a shadowed character takes the safe way, and the
-// user's characters still arrive as they were.
+// TestFallback: where a template looks at shadowed characters the renderings differ. A message
+// that could not begin or end a control token is then rendered as Hugging Face does; any
+// other takes the safe way, and its characters still arrive as they were.
 func TestFallback(t *testing.T) {
-	tok := chatTokenizer(t, "{% if '<' in messages[0].content %}yes{% else %}no{% endif %}{{ messages[0].content }}<|im_end|>")
-	for content, want := range map[string]string{
-		"<|im_end|>": "no<|im_end|><|im_end|>", // "yes" by Hugging Face: the documented difference
-		"im_end":     "noim_end<|im_end|>",
+	for _, c := range []struct{ looksFor, content, want string }{
+		{"<", "<|im_end|>", "no:<|im_end|><|im_end|>"}, // "yes" by Hugging Face: the documented difference
+		{"<", "im_end", "no:im_end<|im_end|>"},
+		{"end", "im_end", "yes:im_end<|im_end|>"},
+		{"end", "im_end|>", "no:im_end|><|im_end|>"},
 	} {
-		ids, err := tok.RenderChat([]Message{{"user", content}}, false)
+		tok := chatTokenizer(t, "{% if '"+c.looksFor+"' in messages[0].content %}yes{% else %}no{% endif %}:{{ messages[0].content }}<|im_end|>")
+		ids, err := tok.RenderChat([]Message{{"user", c.content}}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var text strings.Builder
-		for _, id := range ids {
-			text.Write(tok.Piece(id))
-		}
-		if text.String() != want || len(controlIDs(tok, ids)) != 1 {
-			t.Errorf("%q: got %q with control tokens %v", content, text.String(), controlIDs(tok, ids))
+		if got := pieces(tok, ids); got != c.want || len(controlIDs(tok, ids)) != 1 {
+			t.Errorf("%q in %q: got %q with control tokens %v, want %q", c.looksFor, c.content, got, controlIDs(tok, ids), c.want)
 		}
 	}
 }

@@ -45,18 +45,14 @@ func tileRows(r, rows int) int {
 const amaxMin = 1.0 / (1 << 50) / (1 << 50)
 
 // quantiseGeneric fills one record per block of x, stride records apart. The
-// last block may be short; it is filled up with zeros.
-func quantiseGeneric(dst *qrecord, stride int, x []float32) {
-	p := unsafe.Pointer(dst)
-	for len(x) > 0 {
-		n := min(len(x), blockCols)
-		quantiseBlock((*qrecord)(p), x[:n])
-		x = x[n:]
-		p = unsafe.Add(p, stride*int(unsafe.Sizeof(qrecord{})))
+// length of x is a multiple of blockCols, as it is in all quantised types.
+func quantiseGeneric(dst []qrecord, stride int, x []float32) {
+	for b := range len(x) / blockCols {
+		quantiseBlock(&dst[b*stride], (*[blockCols]float32)(x[b*blockCols:]))
 	}
 }
 
-func quantiseBlock(r *qrecord, x []float32) {
+func quantiseBlock(r *qrecord, x *[blockCols]float32) {
 	*r = qrecord{}
 	most := uint32(0) // bits of |x| order as |x|, infinities and NaN on top
 	for _, v := range x {
@@ -89,6 +85,7 @@ func quantiseBlock(r *qrecord, x []float32) {
 // scratch is the packed activations of one MatMul.
 type scratch struct {
 	q []qrecord
+	p []qrecord // two rows for each: for precise matrices
 	f []frecord
 }
 
@@ -101,23 +98,58 @@ func grow[T any](s []T, n int) []T {
 	return s[:n]
 }
 
+// needs says which packings the matrices of one MatMul read.
+type needs struct{ quantised, precise, float bool }
+
 // packRow packs row r of rows into its tile.
-func (s *scratch) packRow(t *tier, r, rows int, x []float32, quantised, float bool) {
+func (s *scratch) packRow(t *tier, r, rows int, x []float32, n needs) {
 	blocks := (len(x) + blockCols - 1) / blockCols
-	first := r &^ (tileMax - 1)
-	size := tileRows(first, rows)
-	for r >= first+size {
-		first += size
-		size = tileRows(first, rows)
+	if n.quantised {
+		at, size := tileAt(r, rows, blocks)
+		t.quantise(s.q[at:], size, x)
 	}
-	at := first*blocks + r - first
-	if quantised {
-		t.quantise(&s.q[at], size, x)
+	if n.precise {
+		at, size := tileAt(2*r, 2*rows, blocks) // 2*r+1 is in the same tile: sizes are even
+		t.quantise(s.p[at:], size, x)
+		s.packRest(t, at, size, x)
 	}
-	if float {
+	if n.float {
+		at, size := tileAt(r, rows, blocks)
 		for b := range blocks {
 			dst := &s.f[at+b*size]
 			clear(dst[copy(dst[:], x[b*blockCols:]):])
 		}
 	}
+}
+
+// packRest packs, beside a row that was rounded to 8 bits, what the rounding
+// left. The product of the two together is that of the row to 15 bits.
+func (s *scratch) packRest(t *tier, at, size int, x []float32) {
+	rest := rests.Get().(*[]float32)
+	defer rests.Put(rest)
+	*rest = grow(*rest, len(x))
+	t.rest(*rest, s.p[at:], size, x)
+	t.quantise(s.p[at+1:], size, *rest)
+}
+
+var rests = sync.Pool{New: func() any { return new([]float32) }}
+
+// restGeneric gives x less what the records hold of it.
+func restGeneric(dst []float32, src []qrecord, stride int, x []float32) {
+	for i, v := range x {
+		r := &src[i/blockCols*stride]
+		dst[i] = v - float32(r.scale*float32(r.q[i%blockCols]))
+	}
+}
+
+// tileAt is where the first block of row r lies among rows packed rows, and the
+// size of its tile.
+func tileAt(r, rows, blocks int) (at, size int) {
+	first := r &^ (tileMax - 1)
+	size = tileRows(first, rows)
+	for r >= first+size {
+		first += size
+		size = tileRows(first, rows)
+	}
+	return first*blocks + r - first, size
 }

@@ -147,6 +147,9 @@ func gemm512BF16x8(a *gemmArgs)
 func quantise512(dst *qrecord, stride int, x *float32, blocks int)
 
 //go:noescape
+func rest512(dst *float32, src *qrecord, stride int, x *float32, blocks int)
+
+//go:noescape
 func add512(dst, src *float32, n int)
 
 //go:noescape
@@ -283,6 +286,9 @@ func gemm2BF16x4(a *gemmArgs)
 
 //go:noescape
 func quantise2(dst *qrecord, stride int, x *float32, blocks int)
+
+//go:noescape
+func rest2(dst *float32, src *qrecord, stride int, x *float32, blocks int)
 
 //go:noescape
 func add2(dst, src *float32, n int)

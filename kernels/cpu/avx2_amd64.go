@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
+
+	"bulkhead/kernels"
 )
 
 // avx2 is the tier of processors with AVX2, FMA and F16C: Haswell and later,
@@ -25,8 +27,11 @@ func avx2() *tier {
 			formatU4Min:  fours(q, gemm2U4Minx1, gemm2U4Minx2, gemm2U4Minx4),
 			formatU4MinF: fours(q, gemm2U4MinFx1, gemm2U4MinFx2, gemm2U4MinFx4),
 		},
-		quantise: func(dst *qrecord, stride int, x []float32) {
-			quantise2(dst, stride*q, &x[0], len(x)/blockCols)
+		quantise: func(dst []qrecord, stride int, x []float32) {
+			quantise2(&dst[0], stride*q, &x[0], len(x)/blockCols)
+		},
+		rest: func(dst []float32, src []qrecord, stride int, x []float32) {
+			rest2(&dst[0], &src[0], stride*q, &x[0], len(x)/blockCols)
 		},
 		add: func(dst, src []float32) {
 			n := len(src) &^ 15
@@ -76,10 +81,10 @@ func fours(record int, x1, x2, x4 gemm) [5]gemm {
 	times := func(n int) gemm {
 		return func(a *gemmArgs) {
 			b := *a
-			for range n {
+			for i := range n {
+				b.x = unsafe.Add(a.x, i*4*record)
+				b.y = unsafe.Add(a.y, i*4*a.ldy)
 				x4(&b)
-				b.x = unsafe.Add(b.x, 4*record)
-				b.y = unsafe.Add(b.y, 4*b.ldy)
 			}
 		}
 	}
@@ -89,9 +94,8 @@ func fours(record int, x1, x2, x4 gemm) [5]gemm {
 var attention2 = attentionKernels{
 	scores: func(queries int, score, q *float32, k *uint16, dim, groups int) {
 		for i := 0; i < queries; i += 4 {
-			scores2x4(score, q, k, dim, groups)
-			score = (*float32)(unsafe.Add(unsafe.Pointer(score), 4*4*64))
-			q = (*float32)(unsafe.Add(unsafe.Pointer(q), 4*4))
+			to := (*float32)(unsafe.Add(unsafe.Pointer(score), 4*kernels.BlockTokens*i))
+			scores2x4(to, (*float32)(unsafe.Add(unsafe.Pointer(q), 4*i)), k, dim, groups)
 		}
 	},
 	softmax: softmax2,

@@ -29,8 +29,11 @@ func avx512() *tier {
 			formatU4Min:  {gemm512U4Minx1, gemm512U4Minx2, gemm512U4Minx4, gemm512U4Minx8, gemm512U4Minx16},
 			formatU4MinF: {gemm512U4MinFx1, gemm512U4MinFx2, gemm512U4MinFx4, gemm512U4MinFx8, gemm512U4MinFx16},
 		},
-		quantise: func(dst *qrecord, stride int, x []float32) {
-			quantise512(dst, stride*int(unsafe.Sizeof(qrecord{})), &x[0], len(x)/blockCols)
+		quantise: func(dst []qrecord, stride int, x []float32) {
+			quantise512(&dst[0], stride*int(unsafe.Sizeof(qrecord{})), &x[0], len(x)/blockCols)
+		},
+		rest: func(dst []float32, src []qrecord, stride int, x []float32) {
+			rest512(&dst[0], &src[0], stride*int(unsafe.Sizeof(qrecord{})), &x[0], len(x)/blockCols)
 		},
 		add:     func(dst, src []float32) { add512(&dst[0], &src[0], len(src)) },
 		norm:    func(dst, x, w []float32, eps float32) { norm512(&dst[0], &x[0], &w[0], len(x), eps) },

@@ -37,9 +37,22 @@ func tileIndex(rows int) int {
 	return 4
 }
 
-// chunkBytes is the weights of one chunk: they stay in the second level cache
-// while all tiles pass, and a chunk of a decode step takes some 10 us.
-const chunkBytes = 192 << 10
+// A chunk is at most chunkBytesMax of weights, which stay in the second level
+// cache while all tiles pass; less if the threads would have fewer than
+// chunksPerThread each, so that none waits long for another; but at least
+// chunkBytesMin, a few hundred nanoseconds for one row.
+const (
+	chunkBytesMax   = 192 << 10
+	chunkBytesMin   = 8 << 10
+	chunksPerThread = 4
+)
+
+func chunkBytes(total, threads int) int {
+	if threads == 1 {
+		return chunkBytesMax
+	}
+	return min(max(total/(threads*chunksPerThread), chunkBytesMin), chunkBytesMax)
+}
 
 // blockRows is the rows that pass one chunk before the next chunk is taken, so
 // that the packed rows stay in cache too.
@@ -85,20 +98,28 @@ func (s *step) matmul(outs []product, x *buffer, rows int, pick []int) {
 	if rows == 0 {
 		return
 	}
-	quantised, float := false, false
-	chunks := 0
+	var n needs
+	total := 0
 	for i := range outs {
 		o := &outs[i]
 		if o.w.cols != x.cols || o.y.cols != o.w.rows || o.y.rows < rows {
 			panic(fmt.Sprintf("cpu: MatMul: [%d, %d] = [%d, %d] x [%d, %d] for %d rows",
 				o.y.rows, o.y.cols, x.rows, x.cols, o.w.rows, o.w.cols, rows))
 		}
-		if o.w.format.quantised() {
-			quantised = true
-		} else {
-			float = true
+		switch {
+		case !o.w.format.quantised():
+			n.float = true
+		case o.w.precise:
+			n.precise = true
+		default:
+			n.quantised = true
 		}
-		o.chunkGroups = max(1, chunkBytes/o.w.groupBytes())
+		total += o.w.groups * o.w.groupBytes()
+	}
+	chunks := 0
+	for i := range outs {
+		o := &outs[i]
+		o.chunkGroups = max(1, chunkBytes(total, s.b.info.Threads)/o.w.groupBytes())
 		o.firstChunk = chunks
 		o.chunks = (o.w.groups + o.chunkGroups - 1) / o.chunkGroups
 		chunks += o.chunks
@@ -106,10 +127,13 @@ func (s *step) matmul(outs []product, x *buffer, rows int, pick []int) {
 	blocks := (x.cols + blockCols - 1) / blockCols
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
-	if quantised {
+	if n.quantised {
 		sc.q = grow(sc.q, rows*blocks)
 	}
-	if float {
+	if n.precise {
+		sc.p = grow(sc.p, 2*rows*blocks)
+	}
+	if n.float {
 		sc.f = grow(sc.f, rows*blocks)
 	}
 	s.forRows(rows, x.cols, func(r int) {
@@ -117,7 +141,7 @@ func (s *step) matmul(outs []product, x *buffer, rows int, pick []int) {
 		if pick != nil {
 			from = pick[r]
 		}
-		sc.packRow(s.b.tier, r, rows, x.row(from), quantised, float)
+		sc.packRow(s.b.tier, r, rows, x.row(from), n)
 	})
 	bands := (rows + blockRows - 1) / blockRows
 	s.b.pool.run(chunks*bands, func(c int) {
@@ -128,7 +152,11 @@ func (s *step) matmul(outs []product, x *buffer, rows int, pick []int) {
 		}
 		o := &outs[i]
 		g := (c - o.firstChunk) * o.chunkGroups
-		o.run(s.b.tier, sc, g, min(g+o.chunkGroups, o.w.groups), band*blockRows, min((band+1)*blockRows, rows), rows)
+		run := o.run
+		if o.w.precise && o.w.format.quantised() {
+			run = o.runPrecise
+		}
+		run(s.b.tier, sc, g, min(g+o.chunkGroups, o.w.groups), band*blockRows, min((band+1)*blockRows, rows), rows)
 	})
 }
 
@@ -170,6 +198,38 @@ func (o *product) run(t *tier, sc *scratch, g0, g1, r0, r1, rows int) {
 			last := min(g1*groupRows, m.rows)
 			for i := range size {
 				t.add(o.y.row(r + i)[g0*groupRows:last], o.bias[g0*groupRows:last])
+			}
+		}
+		r += size
+	}
+}
+
+// runPrecise is run for a precise matrix: each row was packed as two, what 8
+// bits hold of it and what they leave, whose products are added.
+func (o *product) runPrecise(t *tier, sc *scratch, g0, g1, r0, r1, rows int) {
+	const groupsMax = 8
+	var pairs [tileMax * groupsMax * groupRows]float32 // [packed row][groupsMax*groupRows]
+	const width = groupsMax * groupRows
+	m := o.w
+	l := layouts[m.format]
+	for r := 2 * r0; r < 2*r1; {
+		size := tileRows(r, 2*rows)
+		kernel := t.gemm[m.format][tileIndex(size)]
+		for g := g0; g < g1; g += groupsMax {
+			groups := min(groupsMax, g1-g)
+			kernel(&gemmArgs{
+				y: unsafe.Pointer(&pairs), ldy: 4 * width, groups: groups, blocks: m.blocks,
+				w: m.plane(m.w, l.w, g), d: m.plane(m.d, l.d, g), m: m.plane(m.m, l.m, g),
+				x: unsafe.Pointer(&sc.p[r*m.blocks]), xstride: size * int(unsafe.Sizeof(qrecord{})),
+			})
+			first, last := g*groupRows, min((g+groups)*groupRows, m.rows)
+			for i := 0; i < size; i += 2 {
+				y := o.y.row((r + i) / 2)[first:last]
+				copy(y, pairs[i*width:])
+				t.add(y, pairs[(i+1)*width:][:len(y)])
+				if o.bias != nil {
+					t.add(y, o.bias[first:last])
+				}
 			}
 		}
 		r += size

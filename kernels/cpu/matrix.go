@@ -16,6 +16,7 @@ type matrix struct {
 	rows, cols     int
 	groups, blocks int
 	format         format
+	precise        bool   // multiply with inputs of 15 bits instead of 8
 	w, d, m        []byte // planes of [groups][blocks] pieces, sizes in layouts
 }
 
@@ -26,6 +27,17 @@ func (m *matrix) Cols() int { return m.cols }
 func (m *matrix) groupBytes() int {
 	l := layouts[m.format]
 	return m.blocks * (l.w + l.d + l.m)
+}
+
+// LoadPrecise is LoadMatrix with a flag that only quantised formats read:
+// float formats multiply f32 inputs anyway.
+func (b *backend) LoadPrecise(t gguf.Type, rows, cols int, data []byte) (kernels.Matrix, error) {
+	m, err := b.LoadMatrix(t, rows, cols, data)
+	if err != nil {
+		return nil, err
+	}
+	m.(*matrix).precise = true
+	return m, nil
 }
 
 func (b *backend) LoadMatrix(t gguf.Type, rows, cols int, data []byte) (kernels.Matrix, error) {

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // pool runs parallel regions on resident workers. A region is cut into chunks
@@ -20,6 +21,10 @@ type pool struct {
 	job     atomic.Pointer[job]
 	stop    atomic.Bool
 	done    sync.WaitGroup
+
+	// guarded by region: how many regions to run alone after the last stall,
+	// how many of them are left, and how many were run together without a stall.
+	backoff, alone, calm int
 }
 
 type worker struct {
@@ -44,6 +49,17 @@ const (
 	spinYield   = 16  // looks between two calls of Gosched
 	spinLooks   = 48  // looks before parking
 	waiterLooks = 200 // looks of a waiting caller before it gives way
+)
+
+// A stall is a wait for a worker that the system has taken off its processor in
+// the middle of a chunk: it costs more than hundreds of regions gain by help.
+// After one the caller works alone for a while, twice as long after each. A wait
+// counts as one if it takes stallAfter and twice what a chunk took the caller.
+const (
+	stallAfter  = 300 * time.Microsecond
+	backoffMin  = 256  // regions: a decode step or two
+	backoffMax  = 8192 // some fifty decode steps
+	calmRegions = 512  // without a stall, to halve the next backoff
 )
 
 func newPool(threads int) *pool {
@@ -98,14 +114,16 @@ func (p *pool) work(w *worker) {
 	}
 }
 
-func (j *job) help() {
+// help does chunks while there are any, and says how many.
+func (j *job) help() (chunks int) {
 	for {
 		i := j.next.Add(1) - 1
 		if i >= j.n {
-			return
+			return chunks
 		}
 		j.fn(int(i))
 		j.left.Add(-1)
+		chunks++
 	}
 }
 
@@ -113,13 +131,16 @@ func (j *job) help() {
 // workers serve another caller it does the chunks alone: two steps at a time
 // then share the processor as the system sees fit.
 func (p *pool) run(n int, fn func(chunk int)) {
-	if n == 1 || len(p.workers) == 0 || !p.region.TryLock() {
-		for i := range n {
-			fn(i)
-		}
+	if n <= 1 || len(p.workers) == 0 || !p.region.TryLock() {
+		runAlone(n, fn)
 		return
 	}
 	defer p.region.Unlock()
+	if p.alone > 0 {
+		p.alone--
+		runAlone(n, fn)
+		return
+	}
 	j := &job{fn: fn, n: int32(n)}
 	j.left.Store(int32(n))
 	p.job.Store(j)
@@ -131,12 +152,34 @@ func (p *pool) run(n int, fn func(chunk int)) {
 			}
 		}
 	}
-	j.help()
-	for looks := 0; j.left.Load() != 0; looks++ {
-		if looks < waiterLooks {
-			pause(spinPauses / 4)
-		} else {
-			runtime.Gosched()
+	began := time.Now()
+	chunks := j.help()
+	p.wait(j, time.Since(began)/time.Duration(max(chunks, 1)))
+}
+
+func runAlone(n int, fn func(chunk int)) {
+	for i := range n {
+		fn(i)
+	}
+}
+
+// wait returns when the chunks that workers claimed are done.
+func (p *pool) wait(j *job, perChunk time.Duration) {
+	for range waiterLooks {
+		if j.left.Load() == 0 {
+			if p.calm++; p.calm == calmRegions {
+				p.calm, p.backoff = 0, p.backoff/2
+			}
+			return
 		}
+		pause(spinPauses / 4)
+	}
+	began := time.Now()
+	for j.left.Load() != 0 {
+		runtime.Gosched()
+	}
+	if time.Since(began) > stallAfter+2*perChunk {
+		p.backoff = min(max(2*p.backoff, backoffMin), backoffMax)
+		p.alone, p.calm = p.backoff, 0
 	}
 }

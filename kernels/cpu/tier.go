@@ -7,7 +7,8 @@ type tier struct {
 	name      string
 	supported func() bool
 	gemm      [formatCount][5]gemm // by log2 of the tile's rows
-	quantise  func(dst *qrecord, stride int, x []float32)
+	quantise  func(dst []qrecord, stride int, x []float32)
+	rest      func(dst []float32, src []qrecord, stride int, x []float32)
 	add       func(dst, src []float32)
 	norm      func(dst, x, w []float32, eps float32)
 	siluMul   func(dst, gate, up []float32)
@@ -21,6 +22,7 @@ func generic() *tier {
 		name:      "generic",
 		supported: func() bool { return true },
 		quantise:  quantiseGeneric,
+		rest:      restGeneric,
 		add:       addGeneric,
 		norm:      normGeneric,
 		siluMul:   siluMulGeneric,

@@ -71,6 +71,35 @@ block:
 	VZEROUPPER
 	RET
 
+// func rest512(dst *float32, src *qrecord, stride int, x *float32, blocks int)
+TEXT ·rest512(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), R8
+	MOVQ stride+16(FP), DX
+	MOVQ x+24(FP), SI
+	MOVQ blocks+32(FP), CX
+block:
+	VBROADCASTSS 32(R8), Z0
+	VPMOVSXBD 0(R8), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS Z1, Z0, Z1
+	VMOVUPS 0(SI), Z2
+	VSUBPS Z1, Z2, Z2
+	VMOVUPS Z2, 0(DI)
+	VPMOVSXBD 16(R8), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS Z1, Z0, Z1
+	VMOVUPS 64(SI), Z2
+	VSUBPS Z1, Z2, Z2
+	VMOVUPS Z2, 64(DI)
+	ADDQ $128, SI
+	ADDQ $128, DI
+	ADDQ DX, R8
+	DECQ CX
+	JNZ block
+	VZEROUPPER
+	RET
+
 // func add512(dst, src *float32, n int)
 TEXT ·add512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI

@@ -30,6 +30,7 @@ func Run(t *testing.T, open func() kernels.Backend) {
 		{"MatMulShared", testMatMulShared},
 		{"MatMulRows", testMatMulRows},
 		{"MatMulExtremes", testMatMulExtremes},
+		{"Precise", testPrecise},
 		{"RMSNorm", testRMSNorm},
 		{"RoPE", testRoPE},
 		{"SiLUMul", testSiLUMul},

@@ -15,12 +15,12 @@ import (
 // in which nothing was wrong.
 
 const (
-	attackHeads = 4
+	attackHeads = 2
 	attackLayer = 1
 	attackPos   = 150 // the victim's third block is part filled
 )
 
-var attackLayout = kernels.PageLayout{Layers: 3, KVHeads: 2, HeadDim: 32}
+var attackLayout = kernels.PageLayout{Layers: 3, KVHeads: 2, HeadDim: 16}
 
 type attack struct {
 	name string

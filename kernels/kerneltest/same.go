@@ -32,6 +32,16 @@ func Same(t *testing.T, openA, openB func() kernels.Backend) {
 			})
 		}
 	}
+	for _, typ := range weightTypes {
+		for _, rows := range []int{1, 3, 9} {
+			compare(fmt.Sprintf("Precise/%s/%d", typ, rows), func(f *fixture) []float32 {
+				w := f.weights(typ, 200, 1280)
+				src, dst, m := f.upload(f.normal(rows*w.cols), rows, w.cols), f.poisoned(rows, w.rows), f.precise(w)
+				f.step(func(o kernels.Ops) { o.MatMul([]kernels.Buffer{dst}, src, rows, []kernels.Matrix{m}, nil) })
+				return f.read(dst)
+			})
+		}
+	}
 	for _, n := range []int{1, 15, 16, 33, 64, 100, 576, 1536, 4099} {
 		compare(fmt.Sprintf("RMSNorm/%d", n), func(f *fixture) []float32 {
 			x, w := f.upload(f.normal(3*n), 3, n), f.vector(f.normal(n))
@@ -65,6 +75,6 @@ func Same(t *testing.T, openA, openB func() kernels.Backend) {
 		}
 	}
 	for _, s := range attentionShapes {
-		compare(fmt.Sprint("Attention/", s), func(f *fixture) []float32 { return f.chunked(s, 213, 150) })
+		compare(fmt.Sprint("Attention/", s), func(f *fixture) []float32 { return f.chunked(s, 140, 100) })
 	}
 }

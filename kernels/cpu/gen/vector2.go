@@ -85,6 +85,7 @@ func reduce2(w *writer, op string, a, b int) {
 func vectorAVX2(w *writer) {
 	table2(w)
 	quantise2(w)
+	rest(w, "rest2", "Y", 32)
 	loop := func(name string, registers []string, body func(at int)) {
 		w.label(name)
 		for h := range 2 {

@@ -77,6 +77,7 @@ func reduce512(w *writer, op string, x, t int) {
 
 func vector512(w *writer) {
 	quantise512(w)
+	rest(w, "rest512", "Z", 64)
 	add512(w)
 	norm512(w)
 	siluMul512(w)
@@ -136,6 +137,33 @@ func quantise512(w *writer) {
 	w.p("MOVL AX, %d(DI)", recCorrHi)
 	w.p("ADDQ $128, SI")
 	w.p("ADDQ DX, DI")
+	w.p("DECQ CX")
+	w.p("JNZ block")
+	w.p("VZEROUPPER")
+	w.p("RET")
+}
+
+// rest writes the loop that takes what records hold from what they were made of.
+func rest(w *writer, name, register string, bytes int) {
+	w.text(name, "(dst *float32, src *qrecord, stride int, x *float32, blocks int)", 40)
+	w.p("MOVQ dst+0(FP), DI")
+	w.p("MOVQ src+8(FP), R8")
+	w.p("MOVQ stride+16(FP), DX")
+	w.p("MOVQ x+24(FP), SI")
+	w.p("MOVQ blocks+32(FP), CX")
+	w.label("block")
+	w.p("VBROADCASTSS %d(R8), %s0", recScale, register)
+	for at := 0; at < 128; at += bytes {
+		w.p("VPMOVSXBD %d(R8), %s1", at/4, register)
+		w.p("VCVTDQ2PS %[1]s1, %[1]s1", register)
+		w.p("VMULPS %[1]s1, %[1]s0, %[1]s1", register)
+		w.p("VMOVUPS %d(SI), %s2", at, register)
+		w.p("VSUBPS %[1]s1, %[1]s2, %[1]s2", register)
+		w.p("VMOVUPS %s2, %d(DI)", register, at)
+	}
+	w.p("ADDQ $128, SI")
+	w.p("ADDQ $128, DI")
+	w.p("ADDQ DX, R8")
 	w.p("DECQ CX")
 	w.p("JNZ block")
 	w.p("VZEROUPPER")

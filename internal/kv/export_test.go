@@ -1,0 +1,4 @@
+package kv
+
+// Invariants says to tests from outside which kind of build this is.
+const Invariants = invariants
