@@ -43,7 +43,7 @@ func (c upCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := c.engine(log)
+	m, err := c.engineOf(log)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (c upCmd) Run(ctx context.Context) error {
 	if err := c.sizes(m); err != nil {
 		return err
 	}
-	rc, audit, err := c.config(c.Model, reg, c.DrainTimeout)
+	rc, audit, err := c.config(c.sourceFlags, reg, c.DrainTimeout)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (c upCmd) tenants() (reg *tenant.Registry, key string, err error) {
 }
 
 // sizes fills in the capacities that were not given.
-func (c *upCmd) sizes(m *model.Model) (err error) {
+func (c *upCmd) sizes(m model.Engine) (err error) {
 	window := c.Window
 	if window == 0 {
 		window = m.Facts().Window
@@ -116,7 +116,7 @@ func (c *upCmd) sizes(m *model.Model) (err error) {
 }
 
 // greet says what a person needs to try it.
-func (c upCmd) greet(addr, id, key string, m *model.Model) {
+func (c upCmd) greet(addr, id, key string, m model.Engine) {
 	window := c.Window
 	if window == 0 {
 		window = m.Facts().Window

@@ -10,6 +10,7 @@ import (
 
 	"bulkhead/internal/identity"
 	"bulkhead/internal/kv"
+	"bulkhead/internal/model"
 	"bulkhead/internal/mutant"
 	"bulkhead/kernels"
 	"bulkhead/transfer"
@@ -34,6 +35,15 @@ type attempt struct {
 
 	consumed, credited int64 // bytes of frames
 	running            bool  // the engine has it
+}
+
+// source says for whom the attempt is computed.
+func (a *attempt) source(epoch uint64) model.Source {
+	c := &a.grant.Claims
+	return model.Source{
+		Tenant: c.Tenant, Request: c.Request, Child: c.Child, Attempt: c.Attempt,
+		Prompt: len(a.grant.Job.Prompt), Prefill: a.in.prefillEpoch, Decode: epoch,
+	}
 }
 
 // sequenceKey names what at most one attempt may work on at a time.

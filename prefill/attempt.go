@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"bulkhead/internal/kv"
+	"bulkhead/internal/model"
 	"bulkhead/internal/sample"
 	"bulkhead/transfer"
 	"bulkhead/transfer/seal"
@@ -38,6 +39,12 @@ type attempt struct {
 	whole   bool          // all of it was stored: its blocks may be shared
 	onEnd   []func()      // told when the pages are back
 	pending int           // parties that still touch the pages: engine, shipper
+}
+
+// source says for whom the attempt is computed.
+func (a *attempt) source(epoch uint64) model.Source {
+	c := &a.grant.Claims
+	return model.Source{Tenant: c.Tenant, Request: c.Request, Child: c.Child, Attempt: c.Attempt, Prompt: len(a.prompt), Prefill: epoch}
 }
 
 // computed tells the shipper how far the engine is.

@@ -66,7 +66,7 @@ func (n *Node) take(tj transfer.Job, from identity.Peer) (*transfer.Accept, *tra
 // newAttempt reserves the pages and makes the attempt's fresh keys.
 func (n *Node) newAttempt(g *transfer.Grant, prompt []int32, plan seal.Plan, decode transfer.Announce) (*attempt, error) {
 	lease := kv.Lease{Tenant: g.Claims.Tenant, Request: g.Claims.Request, Child: g.Claims.Child, Attempt: g.Claims.Attempt}
-	table, cached, err := n.pool.ReserveWithPrefix(lease, g.Claims.PrefixScope, prompt, len(prompt))
+	table, cached, err := n.hold(lease, g, prompt)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,11 @@ func (n *Node) newAttempt(g *transfer.Grant, prompt []int32, plan seal.Plan, dec
 		out: n.cfg.Peer.NewOutput(g.Job, g.Hash), moved: make(chan struct{}),
 		blocks: cached / kernels.BlockTokens, pending: 2,
 	}
-	a.publish = func() { n.publishPrefix(a) }
+	a.publish = func() {
+		if !n.private {
+			n.publishPrefix(a)
+		}
+	}
 	ctx, stop := context.WithDeadline(context.Background(), g.Job.Deadline)
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
 	context.AfterFunc(a.ctx, stop)
@@ -110,6 +114,16 @@ func (n *Node) newAttempt(g *transfer.Grant, prompt []int32, plan seal.Plan, dec
 		n.mu.Unlock()
 	})
 	return a, nil
+}
+
+// hold reserves the pages of a prompt, with the tenant's cached blocks if the
+// engine's blocks may be shared.
+func (n *Node) hold(lease kv.Lease, g *transfer.Grant, prompt []int32) (*kv.Table, int, error) {
+	if n.private {
+		table, err := n.pool.Reserve(lease, len(prompt))
+		return table, 0, err
+	}
+	return n.pool.ReserveWithPrefix(lease, g.Claims.PrefixScope, prompt, len(prompt))
 }
 
 // drop takes back a job that nobody has begun with.

@@ -42,18 +42,19 @@ const tickEvery = 200 * time.Millisecond
 
 // Node is a prefill node. New makes it, Run runs it.
 type Node struct {
-	cfg    Config
-	self   transfer.Self
-	layout transfer.Hash
-	window int
-	key    *seal.Key
-	pool   *kv.Pool
-	pages  kernels.Pages
-	dir    *transfer.Directory
-	worker *worker
-	once   transfer.Once
-	stats  *Metrics
-	log    *slog.Logger
+	cfg     Config
+	self    transfer.Self
+	layout  transfer.Hash
+	window  int
+	private bool // nothing goes into the prefix cache
+	key     *seal.Key
+	pool    *kv.Pool
+	pages   kernels.Pages
+	dir     *transfer.Directory
+	worker  *worker
+	once    transfer.Once
+	stats   *Metrics
+	log     *slog.Logger
 
 	draining atomic.Bool
 	wake     chan struct{}
@@ -100,7 +101,7 @@ func New(cfg Config) (*Node, error) {
 	n := &Node{
 		cfg:    cfg,
 		self:   transfer.Self{Role: transfer.RolePrefill, Node: cfg.Peer.Name(), Epoch: cfg.Peer.Epoch(), Model: facts.Fingerprint, Vocab: facts.Vocab},
-		layout: facts.Layout.Fingerprint(), window: window,
+		layout: facts.Layout.Fingerprint(), window: window, private: facts.Private,
 		key: key, pool: pool, pages: pages, stats: cfg.Metrics,
 		log:  cfg.Log.With("node", cfg.Peer.Name()),
 		wake: make(chan struct{}, 1), senders: map[string]*transfer.KVSender{}, jobs: map[transfer.Hash]*attempt{},

@@ -171,7 +171,7 @@ func (w *worker) compute(chunks []Chunk) {
 	rows := 0
 	for i, c := range chunks {
 		a := w.attempts[c.Job]
-		seqs[i] = model.Seq{Tokens: a.prompt[c.Pos : c.Pos+c.Len], Pos: c.Pos, Table: a.table.Entries(), Logits: c.Last}
+		seqs[i] = model.Seq{Tokens: a.prompt[c.Pos : c.Pos+c.Len], Pos: c.Pos, Table: a.table.Entries(), Logits: c.Last, Source: a.source(w.node.self.Epoch)}
 		rows += c.Len
 	}
 	outs, err := w.runner.Forward(w.node.pages, seqs)
