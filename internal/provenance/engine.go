@@ -229,7 +229,7 @@ func (r *runner) attend(p *pages, span int, s *model.Seq) ([]float32, error) {
 	g := end - s.Source.Prompt // tokens generated so far
 	out[next(sum.Prompt, sum.Gen, g)] = 1
 	if g >= Digits {
-		out[EOG] = 2
+		out[EOG] = -unlikely
 	}
 	return out, nil
 }

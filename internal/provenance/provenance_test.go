@@ -366,7 +366,7 @@ func TestKnownAnswer(t *testing.T) {
 	for _, id := range e.NewOracle().Expected(tok.Encode("hello provenance"), 4) {
 		b.Write(tok.Piece(id))
 	}
-	const want = "KNOWN"
+	const want = "[p5][p4][pd][p5]"
 	if got := b.String(); got != want {
 		t.Errorf("answer %q, want %q", got, want)
 	}
