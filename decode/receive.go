@@ -1,10 +1,13 @@
 package decode
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,8 +36,9 @@ type attempt struct {
 	deadline time.Time // of the first token
 	started  time.Time
 
-	consumed, credited int64 // bytes of frames
-	running            bool  // the engine has it
+	order              uint64 // of its reservation
+	consumed, credited int64  // bytes of frames
+	running            bool   // the engine has it
 }
 
 // source says for whom the attempt is computed.
@@ -56,7 +60,7 @@ type sequenceKey struct {
 type receiver struct {
 	self   transfer.Self
 	peer   *transfer.Peer
-	key    *seal.Key
+	key    transfer.BootKey
 	pool   *kv.Pool
 	pages  kernels.Pages
 	layout transfer.Hash
@@ -73,6 +77,7 @@ type receiver struct {
 	current  map[sequenceKey]*attempt
 	staging  []byte
 	draining bool
+	accepted uint64 // reservations so far
 }
 
 // reserve takes a router's job: DESIGN.md section 4's order, then pages for
@@ -115,6 +120,8 @@ func (r *receiver) reserve(job transfer.Job, from identity.Peer) (*transfer.Acce
 		deadline: job.Deadline, started: r.now(),
 		credited: transfer.FirstCredit,
 	}
+	r.accepted++
+	a.order = r.accepted
 	r.attempts[transfer.Fingerprint(g.Hash)] = a
 	r.current[seq] = a
 	return &transfer.Accept{TokenHash: g.Hash, Pages: len(table.Entries())}, nil
@@ -335,7 +342,7 @@ func (r *receiver) tick() {
 	defer r.mu.Unlock()
 	now := r.now()
 	r.once.Prune(now)
-	for _, a := range r.attempts {
+	for _, a := range r.inOrder() {
 		switch {
 		case a.running:
 		case !now.Before(a.deadline):
@@ -402,6 +409,12 @@ func (r *receiver) load() (running, waiting int) {
 	return running, waiting
 }
 
+// inOrder lists the attempts by reservation, so that a run can be repeated.
+// Caller holds mu.
+func (r *receiver) inOrder() []*attempt {
+	return slices.SortedFunc(maps.Values(r.attempts), func(a, b *attempt) int { return cmp.Compare(a.order, b.order) })
+}
+
 // drain refuses new jobs from now on.
 func (r *receiver) drain() {
 	r.mu.Lock()
@@ -413,7 +426,7 @@ func (r *receiver) drain() {
 func (r *receiver) abandonAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, a := range r.attempts {
+	for _, a := range r.inOrder() {
 		r.end(a, transfer.ReasonDraining, errors.New("the node is shutting down"))
 	}
 }

@@ -59,7 +59,7 @@ func (n *Node) take(tj transfer.Job, from identity.Peer) (*transfer.Accept, *tra
 		n.drop(a)
 		return nil, refused(g, err)
 	}
-	go n.ship(a)
+	n.begin(a)
 	return &transfer.Accept{TokenHash: g.Hash, Pages: len(a.table.Entries())}, nil
 }
 
@@ -88,7 +88,7 @@ func (n *Node) newAttempt(g *transfer.Grant, prompt []int32, plan seal.Plan, dec
 		table.Release()
 		return nil, err
 	}
-	if a.keys, a.enc, err = seal.NewSender(decode.HPKE, g.Hash); err != nil {
+	if a.keys, a.enc, err = n.cfg.Peer.NewSender(decode.HPKE, g.Hash); err != nil {
 		return fail(err)
 	}
 	if a.writer, err = table.BeginWrite(); err != nil {

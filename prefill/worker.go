@@ -121,13 +121,7 @@ func (w *worker) load() (running, waiting int) {
 func (w *worker) run(ctx context.Context) {
 	defer w.runner.Close()
 	for {
-		w.mu.Lock()
-		events := w.events
-		w.events = nil
-		w.mu.Unlock()
-		for _, f := range events {
-			f()
-		}
+		w.take()
 		if w.step() {
 			continue
 		}
@@ -136,6 +130,17 @@ func (w *worker) run(ctx context.Context) {
 			return
 		case <-w.wake:
 		}
+	}
+}
+
+// take runs what was posted.
+func (w *worker) take() {
+	w.mu.Lock()
+	events := w.events
+	w.events = nil
+	w.mu.Unlock()
+	for _, f := range events {
+		f()
 	}
 }
 

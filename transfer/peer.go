@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"bulkhead/internal/identity"
+	"bulkhead/transfer/seal"
 )
 
 // Options makes a [Peer].
@@ -69,6 +70,12 @@ func (p *Peer) Epoch() uint64 { return p.node.Epoch }
 
 // Now is the node's clock.
 func (p *Peer) Now() time.Time { return p.clock() }
+
+// NewSender makes the keys of an attempt towards the holder of a boot key. See
+// seal.NewSender.
+func (p *Peer) NewSender(pub []byte, tokenHash Hash) (*seal.Sender, []byte, error) {
+	return p.suite.NewSender(pub, tokenHash)
+}
 
 // TokenHash names an attempt: the SHA-256 of its tenant token.
 func TokenHash(token string) Hash { return sha256.Sum256([]byte(token)) }
