@@ -100,7 +100,7 @@ func New(cfg Config) (*Node, error) {
 		layout: facts.Layout.Fingerprint(), window: window,
 		now: cfg.Peer.Now, log: n.log, stats: cfg.Metrics,
 		attempts: map[transfer.ID]*attempt{}, current: map[sequenceKey]*attempt{},
-		staging: make([]byte, 0, seal.MaxPayload),
+		staging: make([]byte, 0, min(seal.MaxPayload, facts.Layout.PageBytes())), // no frame is more than a block
 	}
 	if n.worker, err = newWorker(n, cfg.MaxBatch); err != nil {
 		return nil, err

@@ -264,7 +264,7 @@ func (n *Node) buffer(bytes int) []byte {
 	if b, ok := n.free.Get().(*[]byte); ok && cap(*b) >= bytes {
 		return (*b)[:bytes]
 	}
-	return make([]byte, bytes, max(bytes, seal.MaxPayload))
+	return make([]byte, bytes, max(bytes, min(seal.MaxPayload, n.pages.Layout().PageBytes()))) // no frame is more than a block
 }
 
 func (n *Node) recycle(b []byte) {

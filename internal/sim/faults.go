@@ -1,0 +1,96 @@
+package sim
+
+import (
+	"time"
+
+	"bulkhead/prefill"
+	"bulkhead/transfer"
+	"bulkhead/transfer/seal"
+)
+
+// faults are the rates of one schedule, per message or per step, in 1/1024.
+type faults struct {
+	orderly                                    bool // messages land in the order in which they were sent
+	drop, duplicate, delay, corrupt, misroute  int
+	replay, crash, cancel, partition, otherOne int
+	small                                      bool // streams that are soon full
+	skew                                       time.Duration
+	lies                                       bool
+}
+
+// draw chooses the faults of a schedule: none in some, one kind in most, all in some.
+func (w *world) draw() (f faults) {
+	r := w.rng
+	some := func(most int) int { return 1 + r.IntN(most) }
+	f.orderly = r.IntN(3) == 0
+	all := r.IntN(4) == 0
+	for i := range 12 {
+		if !all && r.IntN(5) != 0 {
+			continue
+		}
+		switch i {
+		case 0:
+			f.drop = some(60)
+		case 1:
+			f.duplicate = some(250)
+		case 2:
+			f.delay = some(150)
+		case 3:
+			f.corrupt = some(40)
+		case 4:
+			f.misroute = some(60)
+		case 5:
+			f.replay = some(40)
+		case 6:
+			f.crash = some(6)
+		case 7:
+			f.cancel = some(16)
+		case 8:
+			f.partition = some(6)
+		case 9:
+			f.small = true
+		case 10:
+			f.skew = time.Duration(r.IntN(8000)) * time.Millisecond
+		case 11:
+			f.lies = true
+		}
+	}
+	return f
+}
+
+// lies chooses what a prefill node lies about: mostly nothing.
+func (w *world) drawLies() (l prefill.Lies, name string) {
+	if !w.f.lies {
+		return l, "honest"
+	}
+	r := w.rng
+	switch r.IntN(9) {
+	case 0: // leaves frames out and signs that all are there
+		l.Skip = func(int) bool { return r.IntN(3) == 0 }
+		return l, "skips frames"
+	case 1: // truncates, and says so in none of its numbers
+		l.Skip = func(i int) bool { return i > 0 }
+		return l, "sends the first frame only"
+	case 2:
+		l.Manifest = func(m *seal.Manifest) { m.Tokens++ }
+		return l, "claims a token more"
+	case 3:
+		l.Manifest = func(m *seal.Manifest) { m.Blocks, m.Tokens, m.Frames = 1, 1, 1 }
+		l.Open = func(o *transfer.Open) { o.Frames = 1 }
+		l.Skip = func(i int) bool { return i > 0 }
+		return l, "the placeholder of 2026: one token for all"
+	case 4:
+		l.Manifest = func(m *seal.Manifest) { m.Chain[3] ^= 1 }
+		return l, "signs another chain"
+	case 5:
+		l.Open = func(o *transfer.Open) { o.Frames++ }
+		return l, "opens for a frame more"
+	case 6:
+		l.Open = func(o *transfer.Open) { o.PrefillEpoch++ }
+		return l, "another boot"
+	case 7:
+		l.Manifest = func(m *seal.Manifest) { m.TokenHash[0] ^= 1 }
+		return l, "a manifest for another attempt"
+	}
+	return l, "honest"
+}
