@@ -19,12 +19,24 @@ type bus struct {
 	flights []flight
 	streams []*stream
 	tape    []taped // of earlier messages, for replays
+	made    int     // clients and streams so far
 }
 
+// flight is one message, or one word about it, on its way. What goes in one lane
+// lands in the order in which it was sent, as on one connection; lane 0 has no order.
 type flight struct {
 	from int // not before this step
+	lane int
 	land func()
 }
+
+// The lanes of a client, and of a stream.
+const (
+	laneOut    = iota + 1 // what it publishes
+	laneKV                // what it publishes into streams
+	laneStream            // what a stream delivers
+	laneCount
+)
 
 // taped is a message as it was sent.
 type taped struct {
@@ -38,6 +50,7 @@ const tapeMax = 48
 type client struct {
 	b    *bus
 	name string
+	id   int
 	subs []*subscription
 	dead bool
 	cut  int // partitioned until this step
@@ -54,7 +67,9 @@ type subscription struct {
 
 // stream is one decode node's KV stream.
 type stream struct {
+	w        *world
 	node     string
+	id       int
 	max      int
 	bytes    int
 	msgs     []*stored
@@ -74,7 +89,8 @@ type consumer struct {
 }
 
 func (b *bus) client(name string) *client {
-	c := &client{b: b, name: name}
+	b.made++
+	c := &client{b: b, name: name, id: b.made * laneCount}
 	b.clients = append(b.clients, c)
 	return c
 }
@@ -93,8 +109,8 @@ func (c *client) Close() {
 func (c *client) cutOff() bool { return c.dead || c.cut > c.b.w.step }
 
 // later puts something on its way.
-func (b *bus) later(delay int, land func()) {
-	b.flights = append(b.flights, flight{b.w.step + delay, land})
+func (b *bus) later(delay, lane int, land func()) {
+	b.flights = append(b.flights, flight{b.w.step + delay, lane, land})
 }
 
 // land lets one flight land, any of those whose time has come; it reports whether
@@ -105,18 +121,13 @@ func (b *bus) land() bool {
 		return false
 	}
 	start := b.w.rng.IntN(n)
-	if b.w.f.orderly {
-		start = 0
-	}
 	for i := range n {
 		at := (start + i) % n
+		if lane := b.flights[at].lane; lane != 0 {
+			at = slices.IndexFunc(b.flights, func(f flight) bool { return f.lane == lane })
+		}
 		if f := b.flights[at]; f.from <= b.w.step {
-			if b.w.f.orderly {
-				b.flights = slices.Delete(b.flights, at, at+1)
-			} else {
-				b.flights[at] = b.flights[n-1]
-				b.flights = b.flights[:n-1]
-			}
+			b.flights = slices.Delete(b.flights, at, at+1)
 			f.land()
 			return true
 		}
@@ -126,14 +137,18 @@ func (b *bus) land() bool {
 
 // send lets the faults decide about a message. deliver is called for each copy
 // that lands, lost if there is none.
-func (b *bus) send(from *client, subject string, data []byte, deliver func(subject string, data []byte), lost func()) {
+func (b *bus) send(from *client, lane int, subject string, data []byte, deliver func(subject string, data []byte), lost func()) {
 	w := b.w
 	b.listen(subject, data)
 	data = slices.Clone(data)
 	f := &w.f
-	drop := from != nil && from.cutOff() || w.chance(f.drop)
+	rarely := 1 // an output that is lost or comes twice ends its request: not in every schedule
+	if class(subject) == "out" {
+		rarely = 8
+	}
+	drop := from != nil && from.cutOff() || w.chance(f.drop/rarely)
 	copies := 1
-	if w.chance(f.duplicate) {
+	if w.chance(f.duplicate / rarely) {
 		copies++
 	}
 	if len(b.tape) < tapeMax {
@@ -144,27 +159,33 @@ func (b *bus) send(from *client, subject string, data []byte, deliver func(subje
 	if drop {
 		w.logf("lost       %s", short(subject))
 		if lost != nil {
-			b.later(1+w.rng.IntN(20), lost)
+			b.later(1+w.rng.IntN(20), 0, lost)
 		}
 		return
 	}
 	for range copies {
-		delay, to, bytes := 0, subject, data
-		if w.chance(f.delay) {
-			delay = w.rng.IntN(300)
+		delay, to, bytes, in := 0, subject, data, 0
+		if from != nil {
+			in = from.id + lane
 		}
-		if w.chance(f.corrupt) && len(data) > 0 {
+		if w.chance(f.reorder/rarely) || copies > 1 {
+			in = 0
+		}
+		if w.chance(f.delay / rarely) {
+			delay, in = w.rng.IntN(300), 0
+		}
+		if w.chance(f.corrupt/rarely) && len(data) > 0 {
 			bytes = slices.Clone(data)
 			bytes[w.rng.IntN(len(bytes))] ^= 1 << w.rng.IntN(8)
 			w.logf("corrupted  %s", short(subject))
 		}
-		if w.chance(f.misroute) {
+		if w.chance(f.misroute / rarely) {
 			if other := b.likeIt(subject); other != "" {
 				to = other
 				w.logf("misrouted  %s to %s", short(subject), short(to))
 			}
 		}
-		b.later(delay, func() { deliver(to, slices.Clone(bytes)) })
+		b.later(delay, in, func() { deliver(to, slices.Clone(bytes)) })
 	}
 }
 
@@ -205,7 +226,7 @@ func (b *bus) replay() {
 	}
 	b.w.logf("replayed   %s on %s", short(t.subject), short(to))
 	data := slices.Clone(t.data)
-	b.later(0, func() {
+	b.later(0, 0, func() {
 		if class(to) == "kv" {
 			_ = b.store(to, data) // a full stream refuses a replay too
 			return
@@ -245,7 +266,7 @@ func (c *client) Publish(subject string, data []byte) error {
 	if c.dead {
 		return transfer.ErrClosed
 	}
-	c.b.send(c, subject, data, func(subject string, data []byte) { c.b.deliver(subject, data, nil) }, nil)
+	c.b.send(c, laneOut, subject, data, func(subject string, data []byte) { c.b.deliver(subject, data, nil) }, nil)
 	return nil
 }
 
@@ -264,9 +285,9 @@ func (c *client) ask(q *transfer.Question, done func([]byte, error)) {
 			f(reply, err)
 		}
 	}
-	b.send(c, q.Subject, q.Data, func(subject string, data []byte) {
+	b.send(c, laneOut, q.Subject, q.Data, func(subject string, data []byte) {
 		heard := b.deliver(subject, data, func(reply []byte) error {
-			b.send(nil, "reply."+subject, reply, func(_ string, reply []byte) {
+			b.send(nil, 0, "reply."+subject, reply, func(_ string, reply []byte) {
 				if !c.cutOff() {
 					once(reply, nil)
 				}
@@ -274,7 +295,7 @@ func (c *client) ask(q *transfer.Question, done func([]byte, error)) {
 			return nil
 		})
 		if !heard {
-			b.later(0, func() { once(nil, fmt.Errorf("%w: nobody listens", transfer.ErrNodeLost)) })
+			b.later(0, 0, func() { once(nil, fmt.Errorf("%w: nobody listens", transfer.ErrNodeLost)) })
 		}
 	}, nil)
 }
@@ -311,12 +332,12 @@ func (c *client) PublishKV(subject string, data []byte, done func(error)) error 
 			done(err)
 		}
 	}
-	b.send(c, subject, data, func(subject string, data []byte) {
+	b.send(c, laneKV, subject, data, func(subject string, data []byte) {
 		err := b.store(subject, data)
 		if b.w.chance(b.w.f.drop) { // stored, and the sender does not hear of it
 			err = transfer.ErrAckTimeout
 		}
-		b.later(0, func() { tell(err) })
+		b.later(0, 0, func() { tell(err) })
 	}, func() { tell(transfer.ErrAckTimeout) })
 	return nil
 }
@@ -340,6 +361,14 @@ func (b *bus) store(subject string, data []byte) error {
 	return nil
 }
 
+// lane is the stream's own, unless what it delivers changes places.
+func (s *stream) lane() int {
+	if s.w.chance(s.w.f.reorder) {
+		return 0
+	}
+	return s.id + laneStream
+}
+
 // pump puts what is not yet delivered on its way to the consumer.
 func (b *bus) pump(s *stream) {
 	if s.consumer == nil {
@@ -348,7 +377,7 @@ func (b *bus) pump(s *stream) {
 	for _, m := range s.msgs {
 		if !m.out {
 			m.out = true
-			b.later(0, func() { b.hand(s, m) })
+			b.later(0, s.lane(), func() { b.hand(s, m) })
 		}
 	}
 }

@@ -10,21 +10,20 @@ import (
 
 // faults are the rates of one schedule, per message or per step, in 1/1024.
 type faults struct {
-	orderly                                    bool // messages land in the order in which they were sent
-	drop, duplicate, delay, corrupt, misroute  int
-	replay, crash, cancel, partition, otherOne int
-	small                                      bool // streams that are soon full
-	skew                                       time.Duration
-	lies                                       bool
+	drop, duplicate, reorder         int
+	delay, corrupt, misroute         int
+	replay, crash, cancel, partition int
+	small                            bool // streams that are soon full
+	skew                             time.Duration
+	lies                             bool
 }
 
 // draw chooses the faults of a schedule: none in some, one kind in most, all in some.
 func (w *world) draw() (f faults) {
 	r := w.rng
 	some := func(most int) int { return 1 + r.IntN(most) }
-	f.orderly = r.IntN(3) == 0
 	all := r.IntN(4) == 0
-	for i := range 12 {
+	for i := range 13 {
 		if !all && r.IntN(5) != 0 {
 			continue
 		}
@@ -53,6 +52,8 @@ func (w *world) draw() (f faults) {
 			f.skew = time.Duration(r.IntN(8000)) * time.Millisecond
 		case 11:
 			f.lies = true
+		case 12:
+			f.reorder = some(300)
 		}
 	}
 	return f

@@ -196,7 +196,8 @@ func (k *kit) newWorld(seed uint64, out io.Writer) (*world, error) {
 	w.logf("seed %d, shared prefixes %t, faults %+v", seed, which == 1, w.f)
 	for i := range 1 + w.rng.IntN(2) {
 		name := fmt.Sprintf("d%d", i+1)
-		s := &stream{node: name, max: 1 << 20}
+		w.bus.made++
+		s := &stream{w: w, id: w.bus.made * laneCount, node: name, max: 1 << 20}
 		if w.f.small {
 			s.max = 4000 + w.rng.IntN(6000)
 		}
@@ -318,7 +319,8 @@ func (w *world) begin() {
 	q := &request{n: len(w.requests) + 1, tenant: tenants[r.IntN(len(tenants))], maxNew: 1 + r.IntN(6), lost: map[uint64]bool{}}
 	w.random(q.id[:])
 	if len(w.requests) > 0 && w.chance(40) { // an id that another tenant had: must not matter
-		if old := w.requests[r.IntN(len(w.requests))]; old.tenant != q.tenant {
+		old := w.requests[r.IntN(len(w.requests))]
+		if !slices.ContainsFunc(w.requests, func(x *request) bool { return x.id == old.id && x.tenant == q.tenant }) {
 			q.id = old.id
 		}
 	}
