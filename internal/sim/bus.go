@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,8 +19,9 @@ type bus struct {
 	clients []*client
 	flights []flight
 	streams []*stream
-	tape    []taped // of earlier messages, for replays
-	made    int     // clients and streams so far
+	tape    []taped           // of earlier messages, for replays
+	taken   map[[32]byte]bool // jobs that a node said yes to, by their bytes
+	made    int               // clients and streams so far
 }
 
 // flight is one message, or one word about it, on its way. What goes in one lane
@@ -198,6 +200,18 @@ func (b *bus) listen(subject string, data []byte) {
 	}
 }
 
+// yes watches what nodes answer: one token is taken once, or its keys are used twice.
+func (b *bus) yes(asked, reply []byte) {
+	if !bytes.Contains(reply[:min(len(reply), 32)], []byte("accept")) {
+		return
+	}
+	h := sha256.Sum256(asked)
+	if b.taken[h] {
+		b.w.violate("one job was taken twice: its token, and the keys that hang on it")
+	}
+	b.taken[h] = true
+}
+
 // likeIt is the subject of another message of the same kind.
 func (b *bus) likeIt(subject string) string {
 	for range 4 {
@@ -231,7 +245,7 @@ func (b *bus) replay() {
 			_ = b.store(to, data) // a full stream refuses a replay too
 			return
 		}
-		b.deliver(to, data, func([]byte) error { return nil })
+		b.deliver(to, data, func(reply []byte) error { b.yes(data, reply); return nil })
 	})
 }
 
@@ -287,6 +301,7 @@ func (c *client) ask(q *transfer.Question, done func([]byte, error)) {
 	}
 	b.send(c, laneOut, q.Subject, q.Data, func(subject string, data []byte) {
 		heard := b.deliver(subject, data, func(reply []byte) error {
+			b.yes(data, reply)
 			b.send(nil, 0, "reply."+subject, reply, func(_ string, reply []byte) {
 				if !c.cutOff() {
 					once(reply, nil)

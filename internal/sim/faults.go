@@ -59,39 +59,40 @@ func (w *world) draw() (f faults) {
 	return f
 }
 
-// lies chooses what a prefill node lies about: mostly nothing.
-func (w *world) drawLies() (l prefill.Lies, name string) {
+// drawLies chooses what a prefill node lies about: mostly nothing. With always no
+// attempt of it may be believed.
+func (w *world) drawLies() (l prefill.Lies, name string, always bool) {
 	if !w.f.lies {
-		return l, "honest"
+		return l, "honest", false
 	}
 	r := w.rng
 	switch r.IntN(9) {
-	case 0: // leaves frames out and signs that all are there
+	case 0:
 		l.Skip = func(int) bool { return r.IntN(3) == 0 }
-		return l, "skips frames"
-	case 1: // truncates, and says so in none of its numbers
+		return l, "leaves frames out and signs that all are there", false
+	case 1:
 		l.Skip = func(i int) bool { return i > 0 }
-		return l, "sends the first frame only"
+		return l, "sends the first frame only", false
 	case 2:
 		l.Manifest = func(m *seal.Manifest) { m.Tokens++ }
-		return l, "claims a token more"
+		return l, "claims a token more", true
 	case 3:
 		l.Manifest = func(m *seal.Manifest) { m.Blocks, m.Tokens, m.Frames = 1, 1, 1 }
 		l.Open = func(o *transfer.Open) { o.Frames = 1 }
 		l.Skip = func(i int) bool { return i > 0 }
-		return l, "the placeholder of 2026: one token for all"
+		return l, "sends one token for all: the placeholder of 2026", false
 	case 4:
 		l.Manifest = func(m *seal.Manifest) { m.Chain[3] ^= 1 }
-		return l, "signs another chain"
+		return l, "signs another chain", true
 	case 5:
 		l.Open = func(o *transfer.Open) { o.Frames++ }
-		return l, "opens for a frame more"
+		return l, "opens for a frame more", true
 	case 6:
 		l.Open = func(o *transfer.Open) { o.PrefillEpoch++ }
-		return l, "another boot"
+		return l, "opens in the name of another boot", true
 	case 7:
 		l.Manifest = func(m *seal.Manifest) { m.TokenHash[0] ^= 1 }
-		return l, "a manifest for another attempt"
+		return l, "signs a manifest for another attempt", true
 	}
-	return l, "honest"
+	return l, "honest", false
 }

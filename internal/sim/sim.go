@@ -90,11 +90,17 @@ func Replay(seed uint64, out io.Writer) (*Verdict, error) {
 	return k.schedule(seed, out)
 }
 
-func (k *kit) schedule(seed uint64, out io.Writer) (*Verdict, error) {
+func (k *kit) schedule(seed uint64, out io.Writer) (v *Verdict, err error) {
 	w, err := k.newWorld(seed, out)
 	if err != nil {
 		return nil, err
 	}
+	defer func() { // the product's own contradictions are findings of their seed
+		if p := recover(); p != nil {
+			w.violate("panic: %v", p)
+			v = &w.verdict
+		}
+	}()
 	return w.run(), nil
 }
 

@@ -86,6 +86,8 @@ type world struct {
 	toStart  int
 	said     time.Time // when the nodes last announced themselves
 
+	liars map[uint64]string // boots of prefill nodes none of whose attempts may be believed
+
 	verdict Verdict
 }
 
@@ -181,7 +183,7 @@ func (w *world) random(b []byte) {
 
 // newWorld makes the cluster of a seed.
 func (k *kit) newWorld(seed uint64, out io.Writer) (*world, error) {
-	w := &world{kit: k, rng: rand.New(rand.NewPCG(seed, 0x6275_6c6b_6865_6164)), out: out, now: start}
+	w := &world{kit: k, rng: rand.New(rand.NewPCG(seed, 0x6275_6c6b_6865_6164)), out: out, now: start, liars: map[uint64]string{}}
 	k.w = w
 	w.verdict.Seed = seed
 	w.f = w.draw()
@@ -192,7 +194,7 @@ func (k *kit) newWorld(seed uint64, out io.Writer) (*world, error) {
 	w.engine, w.oracle = k.engines[which], k.oracles[which]
 	w.auth = &authority{nodes: map[string]identity.Peer{}, random: w.random}
 	w.random(w.auth.secret[:])
-	w.bus = &bus{w: w}
+	w.bus = &bus{w: w, taken: map[[32]byte]bool{}}
 	w.logf("seed %d, shared prefixes %t, faults %+v", seed, which == 1, w.f)
 	for i := range 1 + w.rng.IntN(2) {
 		name := fmt.Sprintf("d%d", i+1)
@@ -270,8 +272,11 @@ func (w *world) bootPrefill(p *prefillNode) (err error) {
 	if err != nil {
 		return err
 	}
-	lies, name := w.drawLies()
+	lies, name, always := w.drawLies()
 	w.logf("boot       %s: %s", p.name, name)
+	if always {
+		w.liars[p.epoch] = name
+	}
 	p.m, err = p.n.Manual(lies)
 	return err
 }
@@ -620,7 +625,7 @@ func (w *world) judge() {
 	v := &w.verdict
 	v.Requests = len(w.requests)
 	for _, q := range w.requests {
-		if bad := q.wrongEnd(); bad != "" {
+		if bad := w.wrongEnd(q); bad != "" {
 			v.Unfinished++
 			w.violate("request %d: %s", q.n, bad)
 		}
@@ -654,7 +659,7 @@ func (w *world) judgePool(name string, s kv.Stats, quarantined []string, err err
 }
 
 // wrongEnd says what is wrong with how a request ended, or "".
-func (q *request) wrongEnd() string {
+func (w *world) wrongEnd(q *request) string {
 	g := q.g
 	if g.Ends != 1 || g.Done() != (g.Ends == 1) {
 		return fmt.Sprintf("%d ends, state %s", g.Ends, g.State())
@@ -676,6 +681,11 @@ func (q *request) wrongEnd() string {
 		return fmt.Sprintf("finished %q after %d of %d tokens", g.Finish, len(g.Tokens), len(q.answer))
 	case len(g.Tokens) > 0 && !g.Receipt:
 		return "tokens without a receipt"
+	}
+	if tried := g.Attempts(); g.Receipt {
+		if lie := w.liars[tried[len(tried)-1].PrefillEpoch]; lie != "" {
+			return "an answer rests on a prefill node that " + lie
+		}
 	}
 	return ""
 }
