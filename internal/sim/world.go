@@ -40,6 +40,7 @@ const stepsMax = 20_000
 type kit struct {
 	w       *world
 	engines [2]*provenance.Engine // private, shared
+	other   *provenance.Engine    // another model, in the same layout
 	oracles [2]*provenance.Oracle
 	prefill *prefill.Metrics
 	decode  *decode.Metrics
@@ -61,7 +62,9 @@ func newKit() (*kit, error) {
 		}
 		k.engines[i], k.oracles[i] = e, e.NewOracle()
 	}
-	return k, nil
+	var err error
+	k.other, err = provenance.New(provenance.Config{Window: 4096, Salt: 1, Watch: func(s provenance.Sum) { k.w.watch(s) }})
+	return k, err
 }
 
 // world is one schedule.
@@ -115,6 +118,7 @@ type prefillNode struct {
 	n        *prefill.Node
 	m        *prefill.Manual
 	capacity int
+	other    bool // has another model
 }
 
 type decodeNode struct {
@@ -136,6 +140,7 @@ type request struct {
 	at     *routerNode
 	g      *router.Generation
 	lost   map[uint64]bool // boots that the watch was told of
+	orphan bool            // its router died: the client saw the connection break
 }
 
 // Verdict is what a schedule came to.
@@ -265,8 +270,12 @@ func (w *world) bootDecode(d *decodeNode) (err error) {
 
 func (w *world) bootPrefill(p *prefillNode) (err error) {
 	peer, _ := w.peer(&p.node, transfer.RolePrefill)
+	engine := w.engine
+	if p.other {
+		engine = w.kit.other
+	}
 	p.n, err = prefill.New(prefill.Config{
-		Peer: peer, Engine: w.engine, Key: w.auth.newKey(), Capacity: p.capacity, ClampWindow: true, Chunk: 32 << w.rng.IntN(4),
+		Peer: peer, Engine: engine, Key: w.auth.newKey(), Capacity: p.capacity, ClampWindow: true, Chunk: 32 << w.rng.IntN(4),
 		Metrics: w.kit.prefill, Log: w.kit.log,
 	})
 	if err != nil {
@@ -377,18 +386,21 @@ func (w *world) ended() bool {
 		return false
 	}
 	for _, q := range w.requests {
-		if !q.g.Done() {
+		if !q.over() {
 			return false
 		}
 	}
 	return true
 }
 
+// over says that nobody waits for the request any more.
+func (q *request) over() bool { return q.orphan || q.g.Done() }
+
 // once does one thing, chosen by the seed.
 func (w *world) once() {
 	w.harm()
 	r := w.rng
-	for range 3 { // what was chosen may have nothing to do
+	for range 10 { // what was chosen may have nothing to do
 		switch n := r.IntN(64); {
 		case n < 34:
 			if w.bus.land() {
@@ -414,7 +426,7 @@ func (w *world) once() {
 				w.begin()
 				return
 			}
-		default:
+		case n == 62:
 			w.tick(time.Duration(r.IntN(400)) * time.Millisecond)
 			return
 		}
@@ -450,12 +462,12 @@ func (w *world) tick(d time.Duration) {
 		x.m.Tick()
 	}
 	for _, q := range w.requests {
-		if !q.g.Done() {
+		if !q.over() {
 			w.watchNodes(q)
 			q.g.Tick()
 		}
 	}
-	if w.now.Sub(w.said) > 1500*time.Millisecond {
+	if w.now.Sub(w.said) > 2200*time.Millisecond {
 		w.announce()
 	}
 	if w.rng.IntN(6) == 0 {
@@ -503,7 +515,7 @@ func (w *world) harm() {
 		w.bus.replay()
 	}
 	if w.chance(f.cancel) && len(w.requests) > 0 {
-		if q := w.requests[r.IntN(len(w.requests))]; !q.g.Done() {
+		if q := w.requests[r.IntN(len(w.requests))]; !q.over() {
 			w.logf("cancel     request %d, %s", q.n, q.g.State())
 			q.g.Cancel()
 		}
@@ -521,7 +533,20 @@ func (w *world) harm() {
 // crash ends a node at this very moment and boots it again under its name.
 func (w *world) crash() {
 	r := w.rng
-	if r.IntN(2) == 0 {
+	switch r.IntN(5) {
+	case 0:
+		x := w.routers[r.IntN(len(w.routers))]
+		w.logf("crash      %s", x.name)
+		for _, q := range w.requests {
+			if q.at == x && !q.over() {
+				q.orphan = true
+			}
+		}
+		if err := w.bootRouter(x); err != nil {
+			w.violate("boot of %s: %v", x.name, err)
+		}
+		return
+	case 1, 2:
 		d := w.decodes[r.IntN(len(w.decodes))]
 		w.logf("crash      %s", d.name)
 		d.m.Close()
@@ -537,6 +562,7 @@ func (w *world) crash() {
 	p := w.prefills[r.IntN(len(w.prefills))]
 	w.logf("crash      %s", p.name)
 	p.m.Close()
+	p.other = r.IntN(6) == 0
 	if err := w.bootPrefill(p); err != nil {
 		w.violate("boot of %s: %v", p.name, err)
 	}
@@ -661,7 +687,10 @@ func (w *world) judgePool(name string, s kv.Stats, quarantined []string, err err
 // wrongEnd says what is wrong with how a request ended, or "".
 func (w *world) wrongEnd(q *request) string {
 	g := q.g
-	if g.Ends != 1 || g.Done() != (g.Ends == 1) {
+	if q.orphan && g.Ends == 0 {
+		return ""
+	}
+	if g.Ends != 1 || !g.Done() {
 		return fmt.Sprintf("%d ends, state %s", g.Ends, g.State())
 	}
 	if len(g.Tokens) > len(q.answer) {
