@@ -15,9 +15,9 @@ const (
 	// FrameMax is the longest KV frame, header and tag included: 1 MiB of
 	// payload and room for the header.
 	FrameMax = 1<<20 + 4<<10
-	// JobMax is the longest sealed job; it decides the longest prompt that can
-	// be sent (about 200,000 tokens of a 128k vocabulary).
-	JobMax = 1 << 20
+	// JobMax is the longest sealed job: PromptMax tokens of any vocabulary, at 5
+	// bytes each, and the rest. The server's max_payload may allow less.
+	JobMax = 6 << 20
 	// controlMax bounds every other message.
 	controlMax = 64 << 10
 	// MaxPayload is what the server's max_payload must be at least: the
@@ -25,8 +25,9 @@ const (
 	MaxPayload = FrameMax + 60<<10
 )
 
-// PromptMax is the most token ids a Job can name. JobMax is usually met first.
-const PromptMax = 1 << 18
+// PromptMax is the most token ids a Job can name: the longest window there is a
+// use for, 1,048,576.
+const PromptMax = 1 << 20
 
 // TokensMax is the most sampled tokens in one Output.
 const TokensMax = 64
