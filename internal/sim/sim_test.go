@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"testing"
+
+	"bulkhead/internal/identity"
 )
 
 // Goal: no schedule of faults makes a wrong page readable. Method: run them, and
@@ -23,6 +25,32 @@ func TestSchedules(t *testing.T) {
 	}
 	if report.Answered < report.Requests/4 || report.Answered == report.Requests {
 		t.Errorf("%d of %d requests were answered: the faults are too rare or too many", report.Answered, report.Requests)
+	}
+}
+
+// The stand-ins for public-key cryptography change nothing that a schedule can
+// see: with the real operations it ends as well. Few schedules, for their cost.
+func TestRealCryptography(t *testing.T) {
+	k, err := newKit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k.keys, err = identity.NewMemory("sim"); err != nil {
+		t.Fatal(err)
+	}
+	answered := 0
+	for seed := range uint64(60) {
+		v, err := k.schedule(seed, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v.Bad() {
+			t.Errorf("seed %d: %v", seed, v.Violations)
+		}
+		answered += v.Answered
+	}
+	if answered < 20 {
+		t.Errorf("%d requests were answered", answered)
 	}
 }
 

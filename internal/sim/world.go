@@ -14,6 +14,7 @@ import (
 	"bulkhead/internal/metrics"
 	"bulkhead/internal/model"
 	"bulkhead/internal/provenance"
+	"bulkhead/internal/tenant"
 	"bulkhead/kernels"
 	"bulkhead/prefill"
 	"bulkhead/router"
@@ -45,6 +46,7 @@ type kit struct {
 	prefill *prefill.Metrics
 	decode  *decode.Metrics
 	log     *slog.Logger
+	keys    *identity.Keys // not nil: the product's own public-key operations
 }
 
 func newKit() (*kit, error) {
@@ -78,6 +80,7 @@ type world struct {
 	auth   *authority
 	bus    *bus
 	now    time.Time
+	start  time.Time
 	step   int
 	inStep bool // an engine step is under way
 
@@ -169,7 +172,7 @@ func (w *world) violate(format string, args ...any) {
 
 func (w *world) logf(format string, args ...any) {
 	if w.out != nil {
-		fmt.Fprintf(w.out, "%5d %8s  %s\n", w.step, w.now.Sub(start).Truncate(time.Millisecond), fmt.Sprintf(format, args...))
+		fmt.Fprintf(w.out, "%5d %8s  %s\n", w.step, w.now.Sub(w.start).Truncate(time.Millisecond), fmt.Sprintf(format, args...))
 	}
 }
 
@@ -191,6 +194,10 @@ func (k *kit) newWorld(seed uint64, out io.Writer) (*world, error) {
 	w := &world{kit: k, rng: rand.New(rand.NewPCG(seed, 0x6275_6c6b_6865_6164)), out: out, now: start, liars: map[uint64]string{}}
 	k.w = w
 	w.verdict.Seed = seed
+	if k.keys != nil {
+		w.now = time.Now() // real certificates have real times
+	}
+	w.start = w.now
 	w.f = w.draw()
 	which := 0
 	if w.rng.IntN(4) == 0 {
@@ -237,29 +244,55 @@ func (k *kit) newWorld(seed uint64, out io.Writer) (*world, error) {
 }
 
 // peer makes a node's peer in a new boot.
-func (w *world) peer(n *node, role transfer.Role) (*transfer.Peer, *suite) {
+func (w *world) peer(n *node, role transfer.Role) (*transfer.Peer, func(tenant.Claims) (string, error)) {
 	if n.c != nil {
 		n.c.Close()
 	}
 	n.c = w.bus.client(n.name)
-	n.epoch = w.rng.Uint64() | 1
 	n.skew = 0
 	if w.f.skew > 0 {
 		n.skew = time.Duration(w.rng.Int64N(int64(w.f.skew))) - w.f.skew/2
 	}
-	s := w.auth.enrol(role, n.name)
 	skew := n.skew
-	return transfer.NewPeer(transfer.Options{
-		Bus: n.c, Node: &identity.Node{Name: n.name, Role: identity.Role(role), Epoch: n.epoch}, Suite: s, Cluster: "sim",
+	o := transfer.Options{
+		Bus: n.c, Cluster: "sim",
 		Clock: func() time.Time { return w.now.Add(skew) },
 		After: func(d time.Duration, f func()) { w.timers = append(w.timers, timer{w.now.Add(d), f}) },
-	}), s
+	}
+	var sign func(tenant.Claims) (string, error)
+	if w.kit.keys != nil {
+		m, err := w.kit.keys.Minter(identity.Role(role))
+		if err == nil {
+			o.Node, err = m.NewNode(n.name)
+		}
+		if err != nil {
+			panic("sim: internal error: " + err.Error())
+		}
+		o.Authority = o.Node.Authority()
+		sign = func(c tenant.Claims) (string, error) {
+			return tenant.Sign(c, o.Node.Private(), o.Authority.ClusterID())
+		}
+	} else {
+		s := w.auth.enrol(role, n.name)
+		o.Node, o.Suite = &identity.Node{Name: n.name, Role: identity.Role(role), Epoch: w.rng.Uint64() | 1}, s
+		sign = s.signToken
+	}
+	n.epoch = o.Node.Epoch
+	return transfer.NewPeer(o), sign
+}
+
+// key is a boot key; nil lets the node make a real one.
+func (w *world) key() transfer.BootKey {
+	if w.kit.keys != nil {
+		return nil
+	}
+	return w.auth.newKey()
 }
 
 func (w *world) bootDecode(d *decodeNode) (err error) {
 	p, _ := w.peer(&d.node, transfer.RoleDecode)
 	d.n, err = decode.New(decode.Config{
-		Peer: p, Engine: w.engine, Key: w.auth.newKey(), Capacity: d.capacity, ClampWindow: true, MaxBatch: 1 + w.rng.IntN(4),
+		Peer: p, Engine: w.engine, Key: w.key(), Capacity: d.capacity, ClampWindow: true, MaxBatch: 1 + w.rng.IntN(4),
 		Metrics: w.kit.decode, Log: w.kit.log,
 	})
 	if err == nil {
@@ -275,7 +308,7 @@ func (w *world) bootPrefill(p *prefillNode) (err error) {
 		engine = w.kit.other
 	}
 	p.n, err = prefill.New(prefill.Config{
-		Peer: peer, Engine: engine, Key: w.auth.newKey(), Capacity: p.capacity, ClampWindow: true, Chunk: 32 << w.rng.IntN(4),
+		Peer: peer, Engine: engine, Key: w.key(), Capacity: p.capacity, ClampWindow: true, Chunk: 32 << w.rng.IntN(4),
 		Metrics: w.kit.prefill, Log: w.kit.log,
 	})
 	if err != nil {
@@ -291,7 +324,7 @@ func (w *world) bootPrefill(p *prefillNode) (err error) {
 }
 
 func (w *world) bootRouter(r *routerNode) (err error) {
-	p, s := w.peer(&r.node, transfer.RoleRouter)
+	p, sign := w.peer(&r.node, transfer.RoleRouter)
 	if r.dir, err = p.WatchPeers(transfer.RolePrefill, transfer.RoleDecode); err != nil {
 		return err
 	}
@@ -299,7 +332,7 @@ func (w *world) bootRouter(r *routerNode) (err error) {
 	r.m = router.NewManual(router.ManualConfig{
 		Peer: p, Directory: r.dir, Metadata: w.engine.Facts().Metadata,
 		Ask:  c.ask,
-		Sign: s.signToken,
+		Sign: sign,
 		Scope: func(tenant string, m transfer.Hash) [32]byte {
 			return w.auth.mac([]byte("scope"), []byte(tenant), m[:])
 		},
