@@ -58,6 +58,7 @@ func NewManual(cfg ManualConfig) *Manual {
 type Request struct {
 	Tenant string
 	ID     [16]byte
+	Child  int // of the request's sequences
 	Prompt []int32
 	MaxNew int
 	EOG    []int32
@@ -95,7 +96,7 @@ type Attempt struct {
 // Start admits a request and asks for its first pair. A request that is refused
 // at once is a Generation that has ended.
 func (m *Manual) Start(req Request) *Generation {
-	g := &Generation{m: m, req: req, params: sample.Params{EOG: req.EOG}}
+	g := &Generation{m: m, req: req, params: sample.Params{EOG: req.EOG, Child: uint32(req.Child)}}
 	best, ok := m.desk.best()
 	if !ok {
 		g.fail(fail(kindOverloaded, "", "no node is ready"))
@@ -213,7 +214,7 @@ func (g *Generation) poll() {
 	}
 	cfg := &g.m.cfg
 	a, err := jobSpec{
-		router: cfg.Peer.Name(), tenant: g.req.Tenant, request: g.req.ID, number: g.flow.attempt,
+		router: cfg.Peer.Name(), tenant: g.req.Tenant, request: g.req.ID, child: g.req.Child, number: g.flow.attempt,
 		scope:  cfg.Scope(g.req.Tenant, gr.pair.decode.Model),
 		prompt: g.req.Prompt, params: g.params, grant: gr, now: cfg.Peer.Now(), firstEnd: g.flow.firstEnd,
 		random: cfg.Random, sign: cfg.Sign,

@@ -10,12 +10,12 @@ import (
 
 // faults are the rates of one schedule, per message or per step, in 1/1024.
 type faults struct {
-	drop, duplicate, reorder         int
-	delay, corrupt, misroute         int
-	replay, crash, cancel, partition int
-	small                            bool // streams that are soon full
-	skew                             time.Duration
-	lies                             bool
+	drop, duplicate, reorder               int
+	delay, corrupt, misroute               int
+	replay, crash, cancel, partition, wipe int
+	small                                  bool // streams that are soon full
+	skew                                   time.Duration
+	lies                                   bool
 }
 
 // draw chooses the faults of a schedule: none in some, one kind in most, all in some.
@@ -23,7 +23,7 @@ func (w *world) draw() (f faults) {
 	r := w.rng
 	some := func(most int) int { return 1 + r.IntN(most) }
 	all := r.IntN(4) == 0
-	for i := range 13 {
+	for i := range 14 {
 		if !all && r.IntN(5) != 0 {
 			continue
 		}
@@ -49,9 +49,11 @@ func (w *world) draw() (f faults) {
 		case 9:
 			f.small = true
 		case 10:
-			f.skew = time.Duration(r.IntN(8000)) * time.Millisecond
+			f.skew = time.Duration(r.IntN(1+8000<<r.IntN(3))) * time.Millisecond
 		case 11:
 			f.lies = true
+		case 13:
+			f.wipe = some(8)
 		case 12:
 			f.reorder = some(300)
 		}

@@ -136,6 +136,7 @@ type request struct {
 	n      int
 	tenant string
 	id     [16]byte
+	child  int
 	prompt []int32
 	maxNew int
 	sum    provenance.Value
@@ -391,9 +392,18 @@ func (w *world) begin() {
 	q.sum = w.oracle.PromptSum(q.prompt)
 	q.answer = w.oracle.Answer(q.sum, n, q.maxNew)
 	q.at = w.routers[r.IntN(len(w.routers))]
+	w.send(q)
+	if w.chance(120) { // n = 2: another sequence of the same request
+		twin := *q
+		twin.n, twin.child, twin.lost = len(w.requests)+1, 1, map[uint64]bool{}
+		w.send(&twin)
+	}
+}
+
+func (w *world) send(q *request) {
 	w.requests = append(w.requests, q)
-	w.logf("request    %d of %s at %s: %d + %d tokens", q.n, q.tenant, q.at.name, n, q.maxNew)
-	q.g = q.at.m.Start(router.Request{Tenant: q.tenant, ID: q.id, Prompt: q.prompt, MaxNew: q.maxNew, EOG: []int32{provenance.EOG}})
+	w.logf("request    %d of %s at %s: %d + %d tokens, child %d", q.n, q.tenant, q.at.name, len(q.prompt), q.maxNew, q.child)
+	q.g = q.at.m.Start(router.Request{Tenant: q.tenant, ID: q.id, Child: q.child, Prompt: q.prompt, MaxNew: q.maxNew, EOG: []int32{provenance.EOG}})
 }
 
 func toTokens(s string) []int32 {
@@ -555,6 +565,15 @@ func (w *world) harm() {
 	}
 	if w.chance(f.crash) {
 		w.crash()
+	}
+	if w.chance(f.wipe) {
+		w.logf("wiped      all streams: the server began anew")
+		for _, s := range w.bus.streams {
+			for _, m := range s.msgs {
+				m.gone = true
+			}
+			s.msgs, s.bytes = nil, 0
+		}
 	}
 	if w.chance(f.partition) {
 		c := w.bus.clients[r.IntN(len(w.bus.clients))]
@@ -772,7 +791,7 @@ func (w *world) watch(s provenance.Sum) {
 
 func (w *world) find(s model.Source) *request {
 	for _, q := range w.requests {
-		if q.id == s.Request && q.tenant == s.Tenant {
+		if q.id == s.Request && q.tenant == s.Tenant && q.child == int(s.Child) {
 			return q
 		}
 	}
@@ -785,7 +804,7 @@ func (w *world) name(s provenance.Sum, q *request) {
 	for _, k := range w.requests {
 		for _, a := range k.g.Attempts() {
 			known = append(known, provenance.Known{
-				Source: model.Source{Tenant: k.tenant, Request: k.id, Attempt: uint16(a.Number), Prompt: len(k.prompt), Prefill: a.PrefillEpoch, Decode: a.DecodeEpoch},
+				Source: model.Source{Tenant: k.tenant, Request: k.id, Child: uint16(k.child), Attempt: uint16(a.Number), Prompt: len(k.prompt), Prefill: a.PrefillEpoch, Decode: a.DecodeEpoch},
 				Tokens: slices.Concat(k.prompt, k.answer),
 			})
 		}
@@ -796,7 +815,7 @@ func (w *world) name(s provenance.Sum, q *request) {
 	found := w.oracle.Wrong(s, tokens[:min(end, len(tokens))], known)
 	foreign := false
 	for i, f := range found {
-		if f.From.Source.Tenant != "" && (f.From.Source.Tenant != src.Tenant || f.From.Source.Request != src.Request) {
+		if f.From.Source.Tenant != "" && (f.From.Source.Tenant != src.Tenant || f.From.Source.Request != src.Request || f.From.Source.Child != src.Child) {
 			foreign = true
 		}
 		if i < 3 {
