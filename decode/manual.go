@@ -1,5 +1,7 @@
 package decode
 
+import "bulkhead/kernels"
+
 // Manual is a Node without goroutines: what Run does by itself and by the clock
 // happens when its caller says so. It is how the simulator runs the product.
 // The Peer's bus must deliver on the caller's goroutine.
@@ -49,6 +51,17 @@ func (m *Manual) Quarantined() []string {
 		out = append(out, q.Reason)
 	}
 	return out
+}
+
+// Swap lets two pages in use change places behind the back of the books, if the
+// engine's pages can: a fault that attention and export must find. It reports whether it did.
+func (m *Manual) Swap(a, b kernels.PageID) bool {
+	s, ok := m.n.pages.(interface{ Swap(a, b kernels.PageID) })
+	if !ok || m.n.pages.Tag(a).Owner == 0 || m.n.pages.Tag(b).Owner == 0 {
+		return false
+	}
+	s.Swap(a, b)
+	return true
 }
 
 // CheckIntegrity compares the books with themselves and with memory.

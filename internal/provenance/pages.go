@@ -110,6 +110,28 @@ func (p *pages) Mangle(id kernels.PageID) {
 	}
 }
 
+// Swap lets two pages change places, tags and all: what a wrong index or a stray
+// copy would do. Only a test may call it, and nobody may use the pages meanwhile.
+func (p *pages) Swap(a, b kernels.PageID) {
+	x, y := p.page(a), p.page(b)
+	for i := range x {
+		x[i], y[i] = y[i], x[i]
+	}
+	s, t := p.at(a), p.at(b)
+	owner, place, used := s.owner.Load(), s.place.Load(), s.used.Load()
+	s.owner.Store(t.owner.Load())
+	s.place.Store(t.place.Load())
+	s.used.Store(t.used.Load())
+	t.owner.Store(owner)
+	t.place.Store(place)
+	t.used.Store(used)
+	for l := range s.filled {
+		n := s.filled[l].Load()
+		s.filled[l].Store(t.filled[l].Load())
+		t.filled[l].Store(n)
+	}
+}
+
 func (p *pages) Tag(id kernels.PageID) kernels.Tag {
 	s := p.at(id)
 	place := s.place.Load()

@@ -13,6 +13,7 @@ type faults struct {
 	drop, duplicate, reorder               int
 	delay, corrupt, misroute               int
 	replay, crash, cancel, partition, wipe int
+	swap                                   int
 	small                                  bool // streams that are soon full
 	skew                                   time.Duration
 	lies                                   bool
@@ -23,7 +24,7 @@ func (w *world) draw() (f faults) {
 	r := w.rng
 	some := func(most int) int { return 1 + r.IntN(most) }
 	all := r.IntN(4) == 0
-	for i := range 14 {
+	for i := range 15 {
 		if !all && r.IntN(5) != 0 {
 			continue
 		}
@@ -52,6 +53,8 @@ func (w *world) draw() (f faults) {
 			f.skew = time.Duration(r.IntN(1+8000<<r.IntN(3))) * time.Millisecond
 		case 11:
 			f.lies = true
+		case 14:
+			f.swap = some(60)
 		case 13:
 			f.wipe = some(8)
 		case 12:

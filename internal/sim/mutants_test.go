@@ -37,7 +37,7 @@ func TestMutants(t *testing.T) {
 		{"attempt binding and frame AEAD", off(mutant.AttemptBinding, mutant.FrameAEAD), wrong},
 		{"a token is taken once", off(mutant.TokenOnce), says("taken twice")},
 		{"the tenant in the prefix chain", off(mutant.PrefixTenant), foreign},
-		{"owner and generation", off(mutant.PageOwner), nil},                  // backed by the books
+		{"owner and generation", off(mutant.PageOwner), wrong},
 		{"a released page waits for its writer", off(mutant.PageWriter), nil}, // backed by the roles, which release last
 		{"the placeholder of 2026: no wall for length", off(mutant.AdmissionLength, mutant.PrefillCapacity, mutant.DecodeCapacity, mutant.DecodeCount, mutant.PageFilled), wrong},
 	} {

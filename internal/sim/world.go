@@ -92,6 +92,7 @@ type world struct {
 	toStart  int
 	said     time.Time // when the nodes last announced themselves
 
+	swaps int
 	liars map[uint64]string // boots of prefill nodes none of whose attempts may be believed
 
 	verdict Verdict
@@ -454,8 +455,13 @@ func (w *world) once() {
 				return
 			}
 		case n < 52:
-			if p := w.prefills[r.IntN(len(w.prefills))]; p.m.Busy() && p.m.Step() {
-				return
+			if p := w.prefills[r.IntN(len(w.prefills))]; p.m.Busy() {
+				w.inStep = true
+				moved := p.m.Step()
+				w.inStep = false
+				if moved {
+					return
+				}
 			}
 		case n < 60:
 			if d := w.decodes[r.IntN(len(w.decodes))]; d.m.Busy() {
@@ -566,6 +572,9 @@ func (w *world) harm() {
 	if w.chance(f.crash) {
 		w.crash()
 	}
+	if w.chance(f.swap) {
+		w.swap()
+	}
 	if w.chance(f.wipe) {
 		w.logf("wiped      all streams: the server began anew")
 		for _, s := range w.bus.streams {
@@ -579,6 +588,25 @@ func (w *world) harm() {
 		c := w.bus.clients[r.IntN(len(w.bus.clients))]
 		c.cut = w.step + r.IntN(200)
 		w.logf("cut off    %s until step %d", c.name, c.cut)
+	}
+}
+
+// swap lets two pages of a node change places. Shared pages are left alone: the
+// cache is found out only when somebody reads it, which may be never.
+func (w *world) swap() {
+	r := w.rng
+	name, pages, swap := "", 0, (func(a, b kernels.PageID) bool)(nil)
+	if r.IntN(2) == 0 || w.engine != w.kit.engines[0] {
+		d := w.decodes[r.IntN(len(w.decodes))]
+		name, pages, swap = d.name, d.n.Stats().Pages, d.m.Swap
+	} else {
+		p := w.prefills[r.IntN(len(w.prefills))]
+		name, pages, swap = p.name, p.n.Stats().Pages, p.m.Swap
+	}
+	a, b := r.IntN(pages), r.IntN(pages)
+	if a != b && swap(kernels.PageID(a), kernels.PageID(b)) {
+		w.swaps++
+		w.logf("swapped    pages %d and %d of %s", a, b, name)
 	}
 }
 
@@ -727,8 +755,8 @@ func (w *world) judgePool(name string, s kv.Stats, quarantined []string, err err
 		w.violate("%s: %d pages are not back: %+v", name, n, s)
 	}
 	for _, reason := range quarantined {
-		if reason == "" {
-			w.violate("%s: a page in quarantine without a reason", name)
+		if reason == "" || w.swaps == 0 {
+			w.violate("%s: a page in quarantine without cause: %q", name, reason)
 		}
 	}
 	if err != nil {
