@@ -129,7 +129,7 @@ func (x *exchange) decode() error {
 	if x.gen, err = parseRequest(body, x.shape.chat()); err != nil {
 		return err
 	}
-	x.out = newOutbox(x.r.cfg.StreamBuffer)
+	x.out = newOutbox(outboxBound(x.gen.stream, x.r.cfg.StreamBuffer))
 	for _, name := range x.gen.ignored {
 		x.r.metrics.ignored.Inc(x.r.fieldLabel.Value(name))
 	}

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"math"
 	"sync"
 
 	"bulkhead/internal/sample"
@@ -29,6 +30,17 @@ type outbox struct {
 }
 
 func newOutbox(most int) *outbox { return &outbox{most: most, ready: make(chan struct{}, 1)} }
+
+// outboxBound is how many tokens may wait for the client. There is no bound for an answer
+// that is sent whole: its client cannot read before its end, all of it is kept until
+// then, and max_new bounds it. The bound of a stream must be wide: a busy
+// machine may not run the writer for a while, and that is not the client's fault.
+func outboxBound(stream bool, most int) int {
+	if !stream {
+		return math.MaxInt
+	}
+	return most
+}
 
 // put adds o and reports whether there was room. Commits and ends always fit.
 func (b *outbox) put(o output) bool {

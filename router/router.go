@@ -68,7 +68,7 @@ type Config struct {
 	FirstTokenTimeout time.Duration // queue, prefill and transfer together; if zero, 110 s (a token lives 120)
 	StallTimeout      time.Duration // between two messages of tokens; if zero, 30 s
 	WriteTimeout      time.Duration // of one write to a client; if zero, 15 s
-	StreamBuffer      int           // tokens held for a client that reads slowly; if zero, 1024
+	StreamBuffer      int           // tokens held for a client that reads a stream slowly; if zero, 16384
 	SSEHeartbeatAfter time.Duration // a comment after so long without an event, which commits the status; if zero, never
 	DrainTimeout      time.Duration // for requests in work at shutdown; if zero, 30 s
 	ConnMax           int           // open connections; if zero, 1024
@@ -94,7 +94,7 @@ func (c Config) withDefaults() (Config, error) {
 	for _, d := range []struct {
 		at    *int
 		value int
-	}{{&c.QueueMax, 256}, {&c.StreamBuffer, 1024}, {&c.ConnMax, 1024}} {
+	}{{&c.QueueMax, 256}, {&c.StreamBuffer, 16 << 10}, {&c.ConnMax, 1024}} {
 		if *d.at == 0 {
 			*d.at = d.value
 		}

@@ -65,10 +65,11 @@ func New(ctx context.Context, cfg Config) (c *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c = &Cluster{cfg: cfg}
+	made := &Cluster{cfg: cfg}
+	c = made
 	defer func() {
 		if err != nil {
-			c.close()
+			made.close() // a failing return has cleared c
 		}
 	}()
 	if c.store, err = os.MkdirTemp("", "bulkhead-nats-"); err != nil {

@@ -1,0 +1,60 @@
+//go:build e2e
+
+package deploy_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+)
+
+// placement is the router's closing line of one request.
+type placement struct {
+	Time     time.Time `json:"time"`
+	Msg      string    `json:"msg"`
+	ID       string    `json:"request_id"`
+	Status   int       `json:"status"`
+	Duration int64     `json:"dur_ms"`
+	Prefill  string    `json:"prefill"`
+	Decode   string    `json:"decode"`
+	Attempt  int       `json:"attempt"`
+	Reason   string    `json:"reason"`
+}
+
+// began is when the request came, to the millisecond.
+func (p placement) began() time.Time {
+	return p.Time.Add(-time.Duration(p.Duration) * time.Millisecond)
+}
+
+// at says whether a container's node took part in the last attempt.
+func (p placement) at(k container) bool {
+	return strings.Contains(p.Prefill, k.host()) || strings.Contains(p.Decode, k.host())
+}
+
+// placements reads from the router's log who did the work.
+func (c *compose) placements(t *testing.T) []placement {
+	t.Helper()
+	var all []placement
+	for _, k := range c.containers(t, "router") {
+		for line := range strings.Lines(docker(t, "logs", k.ID)) {
+			var p placement
+			if json.Unmarshal([]byte(line), &p) == nil && p.Msg == "request" && p.Prefill != "" {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// works says how many requests that began after since a container's node took part in.
+func (c *compose) works(t *testing.T, k container, since time.Time) int {
+	t.Helper()
+	n := 0
+	for _, p := range c.placements(t) {
+		if p.began().After(since) && p.at(k) {
+			n++
+		}
+	}
+	return n
+}
