@@ -18,7 +18,7 @@ type pair struct {
 
 // limit is the longest prompt + max_new that both nodes of p take.
 func (p pair) limit() int {
-	return min(p.prefill.Window, p.decode.Window, p.prefill.Capacity, p.decode.Capacity)
+	return min(p.prefill.Window, p.decode.Window, p.prefill.Capacity, p.decode.Capacity, transfer.PromptMax)
 }
 
 // need is what one sequence asks of a pair.

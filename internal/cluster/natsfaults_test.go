@@ -76,7 +76,7 @@ func TestUnsuitableServer(t *testing.T) {
 		must(t, resolver.Store(auth.Account, auth.AccountJWT))
 		must(t, resolver.Store(auth.System, auth.SystemJWT))
 		o := &server.Options{
-			Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir(), MaxPayload: 4 << 20,
+			Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir(), MaxPayload: 8 << 20,
 			TrustedOperators: ops, AccountResolver: resolver, SystemAccount: auth.System,
 		}
 		change(o)

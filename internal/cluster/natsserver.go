@@ -24,7 +24,7 @@ type NATSConfig struct {
 
 	MaxMemory  int64 // bytes of all memory streams; 0: decided by the server from the machine's
 	MaxStore   int64 // bytes of all file streams; 0 likewise
-	MaxPayload int   // bytes; 0 is 4 MiB, less than transfer.MaxPayload is refused
+	MaxPayload int   // bytes; 0 is 8 MiB, less than transfer.MaxPayload is refused
 
 	// NoListen keeps the server off the network: only in-process connections.
 	NoListen bool
@@ -83,7 +83,7 @@ func natsOptions(cfg NATSConfig) (*server.Options, error) {
 		cfg.Port = server.DEFAULT_PORT
 	}
 	if cfg.MaxPayload == 0 {
-		cfg.MaxPayload = 4 << 20
+		cfg.MaxPayload = 8 << 20
 	}
 	if cfg.MaxPayload < transfer.MaxPayload {
 		return nil, fmt.Errorf("cluster: nats-server max_payload of %d bytes, needs at least %d", cfg.MaxPayload, transfer.MaxPayload)
