@@ -81,7 +81,11 @@ func (in *inbound) frame(h seal.Header, link [32]byte) (want bool, err error) {
 	case int64(h.Seq) >= int64(len(in.links)):
 		return false, fmt.Errorf("%w: frame %d of %d", ErrHeader, h.Seq, len(in.links))
 	}
-	if expect := in.grant.Header(in.plan, int(h.Seq), in.prefillEpoch); h != expect {
+	expect := in.grant.Header(in.plan, int(h.Seq), in.prefillEpoch)
+	if mutant.Off(mutant.DecodeCount) { // the sender's word on how much there is
+		expect.Blocks, expect.TokenEnd, expect.PayloadLen = h.Blocks, h.TokenEnd, h.PayloadLen
+	}
+	if h != expect {
 		return false, fmt.Errorf("%w: frame %d: %s", ErrHeader, h.Seq, differing(h, expect))
 	}
 	switch in.links[h.Seq] {

@@ -26,9 +26,9 @@ type worker struct {
 	nextID atomic.Uint64
 
 	mu         sync.Mutex
-	events     []func() // guarded by mu: run by the loop, in order
-	jobs, rows int64    // guarded by mu: accepted and not ended, and their rows to compute
-	wake   chan struct{} // size 1
+	events     []func()      // guarded by mu: run by the loop, in order
+	jobs, rows int64         // guarded by mu: accepted and not ended, and their rows to compute
+	wake       chan struct{} // size 1
 }
 
 func newWorker(n *Node) (*worker, error) {

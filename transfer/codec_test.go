@@ -182,6 +182,15 @@ func TestCodecTypes(t *testing.T) {
 			t.Errorf("%s: %v", c.what, err)
 		}
 	}
+	for _, n := range []int{15, 16, 17} {
+		b, err := msgpack.Marshal(map[string][]byte{"nonce": make([]byte, n)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := pings.decode(b); (err == nil) != (n == 16) || err != nil && !strings.Contains(err.Error(), "want 16") {
+			t.Errorf("nonce of %d bytes: %v", n, err)
+		}
+	}
 	// int32 in the prompt, exact length of a digest, UTF-8, nanoseconds.
 	full, _ := jobs.encode(&Job{Token: "tok\x01", Prompt: []int32{math.MaxInt32}, Reply: "r", Deadline: time.Unix(1, 999)})
 	for _, c := range []struct {

@@ -159,6 +159,13 @@ func TestKVMessage(t *testing.T) {
 			t.Errorf("%s: %+v, %v", what, m, err)
 		}
 	}
+	long, err := p.sign(kindManifest, sub.String(), make([]byte, controlMax))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parse(sub.String(), long); !errors.Is(err, ErrMessage) {
+		t.Errorf("a manifest of %d bytes: %v", len(long), err)
+	}
 	signed := func(by *Peer, k kind, on KVSubject, body []byte) KVMessage {
 		t.Helper()
 		data, err := by.sign(k, on.String(), body)

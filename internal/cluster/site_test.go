@@ -130,6 +130,21 @@ func newSite(t *testing.T, c siteConfig) *site {
 			*d.at = d.value
 		}
 	}
+	// The router is first, so that it hears the nodes' first announcements.
+	j := s.join(identity.Router, "r1")
+	tok, header := edge()
+	cfg := router.Config{Tenants: tenants(t), Tokenizer: tok, Metadata: header, ModelID: "tiny", Log: testLog(), DrainTimeout: time.Second}
+	if c.router != nil {
+		c.router(&cfg)
+	}
+	r, dir, err := cluster.NewRouter(j, cfg)
+	must(t, err)
+	s.dir = dir
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	s.url = "http://" + ln.Addr().String()
+	keeper := cluster.Keeper{Bus: j.Conn, Dir: dir, MaxBytes: 64 << 20, Log: testLog()}
+	s.w.run(j, func(ctx context.Context) error { return cluster.RunRouter(ctx, r, keeper, ln) })
 	for i := range c.prefills {
 		j := s.join(identity.Prefill, fmt.Sprintf("p%d", i+1))
 		cfg := prefill.Config{Peer: j.Peer, Engine: engine(), Capacity: c.prefillCapacity, Window: c.window, ClampWindow: true, Metrics: prefill.NewMetrics(metrics.New()), Log: testLog()}
@@ -152,20 +167,6 @@ func newSite(t *testing.T, c siteConfig) *site {
 		s.decodes = append(s.decodes, n)
 		s.w.run(j, n.Run)
 	}
-	j := s.join(identity.Router, "r1")
-	tok, header := edge()
-	cfg := router.Config{Tenants: tenants(t), Tokenizer: tok, Metadata: header, ModelID: "tiny", Log: testLog(), DrainTimeout: time.Second}
-	if c.router != nil {
-		c.router(&cfg)
-	}
-	r, dir, err := cluster.NewRouter(j, cfg)
-	must(t, err)
-	s.dir = dir
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	s.url = "http://" + ln.Addr().String()
-	keeper := cluster.Keeper{Bus: j.Conn, Dir: dir, MaxBytes: 64 << 20, Log: testLog()}
-	s.w.run(j, func(ctx context.Context) error { return cluster.RunRouter(ctx, r, keeper, ln) })
 	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}, Timeout: 2 * waitMax}
 	t.Cleanup(s.client.CloseIdleConnections)
 	s.eventually("all nodes ready", func() bool {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"bulkhead/internal/mutant"
 	"bulkhead/kernels"
 )
 
@@ -71,11 +72,15 @@ func (x *prefix) tokens(i int) []int32 {
 
 // matches reports whether b is what x expects as its block i.
 func (x *prefix) matches(b *block, i int) bool {
-	return b.tenant == x.tenant && b.root == x.root && b.index == i && slices.Equal(b.tokens, x.tokens(i))
+	tenant := b.tenant == x.tenant && b.root == x.root || mutant.Off(mutant.PrefixTenant)
+	return tenant && b.index == i && slices.Equal(b.tokens, x.tokens(i))
 }
 
 // chainStart is the key before the first block.
 func chainStart(tenant string, root [32]byte) chainKey {
+	if mutant.Off(mutant.PrefixTenant) {
+		tenant, root = "", [32]byte{}
+	}
 	h := sha256.New()
 	h.Write([]byte("bulkhead kv prefix 1\x00"))
 	h.Write(root[:])

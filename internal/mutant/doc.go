@@ -21,7 +21,7 @@ const (
 	DecodeCount     Check = "mutant:decode-count"     // decode: blocks and tokens from its own job, not the sender's manifest
 	PageOwner       Check = "mutant:page-owner"       // kernels: owner and generation at every read
 	PageFilled      Check = "mutant:page-filled"      // kernels: slots beyond what was filled
-	PageZero        Check = "mutant:page-zero"        // kv: zeroing before free
+	PageZero        Check = "mutant:page-zero"        // kernels: zeroing before free
 	FrameAEAD       Check = "mutant:frame-aead"       // seal: the frame's tag
 	ManifestChain   Check = "mutant:manifest-chain"   // decode: the manifest's chain over all frames
 	PrefixTenant    Check = "mutant:prefix-tenant"    // kv: the tenant in the root of the prefix chain

@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 
+	"bulkhead/internal/mutant"
 	"bulkhead/kernels"
 )
 
@@ -48,7 +49,7 @@ func (p *pages) reserve(layer int, sp *kernels.Span) (block int, err error) {
 		if err := p.check(e, block); err != nil {
 			return block, err
 		}
-		if p.Filled(e.Page, layer) != at%kernels.BlockTokens {
+		if p.Filled(e.Page, layer) != at%kernels.BlockTokens && !mutant.Off(mutant.PageFilled) {
 			return block, kernels.ErrAppendGap
 		}
 	}
@@ -65,9 +66,9 @@ func (p *pages) reserve(layer int, sp *kernels.Span) (block int, err error) {
 func (p *pages) write(t *tier, id kernels.PageID, layer, slot int, k, v []float32) {
 	dim := p.layout.HeadDim
 	keys, values := p.keys(id, layer), p.values(id, layer)
-	var wide [dimMax]uint16
+	var wide [256]uint16
 	half := wide[:]
-	if dim > dimMax {
+	if dim > len(wide) {
 		half = make([]uint16, dim)
 	}
 	half = half[:dim]

@@ -1,75 +1,73 @@
 package cpu
 
 import (
-	"math"
+	"unsafe"
 
 	"bulkhead/kernels"
 )
 
-// attendGeneric computes softmax page by page in ascending order, rescaling
-// what it has when a page brings a new maximum (Milakov and Gimelshein, "Online
-// normalizer calculation for softmax", 2018). Pages begin at fixed positions,
-// so a query's result does not depend on the rows beside it.
-func attendGeneric(a *attention) {
-	dim := a.p.layout.HeadDim
-	q := make([]float32, 2*dim)
-	q, out := q[:dim], q[dim:]
-	for i := a.lo; i < a.hi; i++ {
-		token, column := a.row(i)
-		for d, v := range a.q.row(a.span.Row + token)[column : column+dim] {
-			q[d] = v * a.scale
+var attentionGeneric = attentionKernels{scores: scoresGeneric, softmax: softmaxGeneric, values: valuesGeneric}
+
+func scoresGeneric(queries int, score, q *float32, k *uint16, dim, groups int) {
+	s := unsafe.Slice(score, queries*kernels.BlockTokens)
+	x := unsafe.Slice((*[queryTile]float32)(unsafe.Pointer(q)), dim)
+	key := unsafe.Slice((*[keyLanes]uint16)(unsafe.Pointer(k)), groups*dim)
+	for g := range groups {
+		var sum [queryTile][keyLanes]float32
+		for d := range x {
+			var wide [keyLanes]float32
+			for i, h := range key[g*dim+d] {
+				wide[i] = f16to32(h)
+			}
+			for t := range queries {
+				v := x[d][t]
+				for i, w := range wide {
+					sum[t][i] = fma32(v, w, sum[t][i])
+				}
+			}
 		}
-		clear(out)
-		state := softmax{most: float32(math.Inf(-1))}
-		pos := a.span.Pos + token
-		for block := 0; block*kernels.BlockTokens <= pos; block++ {
-			n := min(kernels.BlockTokens, pos+1-block*kernels.BlockTokens)
-			a.attendPage(&state, out, q, a.span.Table[block].Page, n)
-		}
-		inverse := 1 / state.sum
-		to := a.dst.row(a.span.Row + token)[column : column+dim]
-		for d, v := range out {
-			to[d] = v * inverse
+		for t := range queries {
+			copy(s[t*kernels.BlockTokens+g*keyLanes:], sum[t][:])
 		}
 	}
 }
 
-// softmax is what a query knows of the pages so far: the largest score, and the
-// sum of e^(score - most).
-type softmax struct{ most, sum float32 }
-
-func (a *attention) attendPage(s *softmax, out, q []float32, id kernels.PageID, n int) {
-	dim := a.p.layout.HeadDim
-	keys, values := a.p.keys(id, a.layer), a.p.values(id, a.layer)
-	var score [kernels.BlockTokens]float32
-	most := s.most
-	for k := range n {
-		at := a.p.keyAt(a.head, k)
-		dot := float32(0)
-		for d, v := range q {
-			dot = fma32(v, f16to32(keys[at+d*keyLanes]), dot)
-		}
-		score[k] = dot
-		if dot > most {
-			most = dot
+func softmaxGeneric(score *float32, state *softmax, n int) (rescale float32) {
+	s := (*[kernels.BlockTokens]float32)(unsafe.Pointer(score))
+	most := state.most
+	for _, v := range s[:n] {
+		if v > most {
+			most = v
 		}
 	}
-	for k := range n {
-		score[k] = expGeneric(score[k] - most)
+	for i, v := range s[:n] {
+		s[i] = expGeneric(v - most)
 	}
+	clear(s[n:])
 	var sum lanes
-	for k, v := range score {
-		sum[k%keyLanes] += v
+	for i, v := range s {
+		sum[i%keyLanes] += v
 	}
-	rescale := expGeneric(s.most - most)
-	s.most, s.sum = most, fma32(s.sum, rescale, addLanes(&sum))
-	for d := range out {
-		out[d] *= rescale
+	rescale = expGeneric(state.most - most)
+	state.most, state.sum = most, fma32(state.sum, rescale, addLanes(&sum))
+	return rescale
+}
+
+func valuesGeneric(queries int, out, p, rescale *float32, v *uint16, dim, n int) {
+	o := unsafe.Slice(out, queries*dim)
+	weight := unsafe.Slice(p, (queries-1)*kernels.BlockTokens+n)
+	scale := unsafe.Slice(rescale, queries)
+	value := unsafe.Slice(v, n*dim)
+	for i := range o {
+		o[i] *= scale[i/dim]
 	}
 	for k := range n {
-		v := values[a.p.valueAt(a.head, k):][:dim]
-		for d := range out {
-			out[d] = fma32(score[k], f16to32(v[d]), out[d])
+		row := value[k*dim : (k+1)*dim]
+		for d, h := range row {
+			x := f16to32(h)
+			for t := range queries {
+				o[t*dim+d] = fma32(weight[t*kernels.BlockTokens+k], x, o[t*dim+d])
+			}
 		}
 	}
 }

@@ -16,34 +16,37 @@ type attentionKernels struct {
 	// gives what the results so far are multiplied by.
 	softmax func(score *float32, state *softmax, n int) (rescale float32)
 	// values: out[query][dim] = out*rescale + weights times the first n values,
-	// for 1 or 4 queries. Rows of out are dimMax apart, those of p 64.
+	// for 1 or 4 queries. Rows of out are dim apart, those of p 64.
 	values func(queries int, out, p, rescale *float32, v *uint16, dim, n int)
 }
 
-const (
-	dimMax  = 256 // larger heads go the generic way
-	rowsMax = queryTile + 3
-)
+const rowsMax = queryTile + 3
 
 // attentionScratch is what one piece of work needs. Rows beyond the tile let
 // the last queries run as four; what lands there is never read.
 type attentionScratch struct {
-	q       [dimMax * queryTile]float32
+	q       []float32 // [dim][queryTile]
+	out     []float32 // [rowsMax][dim]
 	score   [rowsMax * kernels.BlockTokens]float32
-	out     [rowsMax * dimMax]float32
 	rescale [rowsMax]float32
 	state   [queryTile]softmax
 }
 
 var attentionScratches = sync.Pool{New: func() any { return new(attentionScratch) }}
 
-// attendTiled is attendGeneric for 16 queries at a time, each of which sees the
-// same operations in the same order.
+// softmax is what a query knows of the pages so far: the largest score, and the
+// sum of e^(score - most).
+type softmax struct{ most, sum float32 }
+
+// attendTiled computes softmax page by page in ascending order, rescaling what
+// it has when a page brings a new maximum (Milakov and Gimelshein, "Online
+// normalizer calculation for softmax", 2018). Pages begin at fixed positions,
+// and each query of the tile sees the same operations in the same order as it
+// would alone, so its result does not depend on the rows beside it.
 func attendTiled(a *attention, kern *attentionKernels) {
 	dim, n := a.p.layout.HeadDim, a.hi-a.lo
-	if dim%16 != 0 || dim > dimMax {
-		attendGeneric(a)
-		return
+	if dim%keyLanes != 0 {
+		kern = &attentionGeneric
 	}
 	s := attentionScratches.Get().(*attentionScratch)
 	defer attentionScratches.Put(s)
@@ -79,7 +82,7 @@ func attendTiled(a *attention, kern *attentionKernels) {
 			if last := min(i+3, n-1); last > i && slots(i) == slots(last) {
 				together = 4
 			}
-			kern.values(together, &s.out[i*dimMax], &s.score[i*kernels.BlockTokens], &s.rescale[i], v, dim, slots(i))
+			kern.values(together, &s.out[i*dim], &s.score[i*kernels.BlockTokens], &s.rescale[i], v, dim, slots(i))
 			i += together
 		}
 	}
@@ -87,7 +90,7 @@ func attendTiled(a *attention, kern *attentionKernels) {
 		token, column := a.row(a.lo + i)
 		inverse := 1 / s.state[i].sum
 		to := a.dst.row(a.span.Row + token)[column : column+dim]
-		for d, v := range s.out[i*dimMax:][:dim] {
+		for d, v := range s.out[i*dim:][:dim] {
 			to[d] = v * inverse
 		}
 	}
@@ -96,15 +99,16 @@ func attendTiled(a *attention, kern *attentionKernels) {
 // begin packs the scaled queries and clears the results.
 func (s *attentionScratch) begin(a *attention) {
 	dim := a.p.layout.HeadDim
+	s.q, s.out = grow(s.q, dim*queryTile), grow(s.out, rowsMax*dim)
 	if a.hi-a.lo < queryTile {
-		clear(s.q[:dim*queryTile])
+		clear(s.q)
 	}
 	for i := range a.hi - a.lo {
 		token, column := a.row(a.lo + i)
 		for d, v := range a.q.row(a.span.Row + token)[column : column+dim] {
 			s.q[d*queryTile+i] = v * a.scale
 		}
-		clear(s.out[i*dimMax:][:dim])
+		clear(s.out[i*dim:][:dim])
 		s.state[i] = softmax{most: float32(math.Inf(-1))}
 	}
 }

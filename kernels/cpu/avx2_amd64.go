@@ -72,7 +72,7 @@ func avx2() *tier {
 			}
 			halfGeneric(dst[n:], x[n:])
 		},
-		attend: func(a *attention) { attendTiled(a, &attention2) },
+		attention: &attention2,
 	}
 }
 
@@ -105,13 +105,13 @@ var attention2 = attentionKernels{
 			from := (*uint16)(unsafe.Add(unsafe.Pointer(v), 2*d))
 			switch {
 			case queries == 4:
-				values2x4x2(to, 4*dimMax, p, rescale, from, 2*dim, n)
+				values2x4x2(to, 4*dim, p, rescale, from, 2*dim, n)
 				d += 16
 			case d+64 <= dim:
-				values2x1x8(to, 4*dimMax, p, rescale, from, 2*dim, n)
+				values2x1x8(to, 4*dim, p, rescale, from, 2*dim, n)
 				d += 64
 			default:
-				values2x1x2(to, 4*dimMax, p, rescale, from, 2*dim, n)
+				values2x1x2(to, 4*dim, p, rescale, from, 2*dim, n)
 				d += 16
 			}
 		}

@@ -56,7 +56,7 @@ func avx512() *tier {
 			}
 			halfGeneric(dst[n:], x[n:])
 		},
-		attend: func(a *attention) { attendTiled(a, &attention512) },
+		attention: &attention512,
 	}
 }
 
@@ -93,13 +93,13 @@ var attention512 = attentionKernels{
 			wide := d+64 <= dim
 			switch {
 			case queries == 1 && wide:
-				values512x1x4(to, 4*dimMax, p, rescale, from, 2*dim, n)
+				values512x1x4(to, 4*dim, p, rescale, from, 2*dim, n)
 			case queries == 1:
-				values512x1x1(to, 4*dimMax, p, rescale, from, 2*dim, n)
+				values512x1x1(to, 4*dim, p, rescale, from, 2*dim, n)
 			case wide:
-				values512x4x4(to, 4*dimMax, p, rescale, from, 2*dim, n)
+				values512x4x4(to, 4*dim, p, rescale, from, 2*dim, n)
 			default:
-				values512x4x1(to, 4*dimMax, p, rescale, from, 2*dim, n)
+				values512x4x1(to, 4*dim, p, rescale, from, 2*dim, n)
 			}
 			d += 16
 			if wide {

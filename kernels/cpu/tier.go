@@ -14,7 +14,7 @@ type tier struct {
 	siluMul   func(dst, gate, up []float32)
 	rope      func(x, table []float32, neox bool)
 	half      func(dst []uint16, x []float32)
-	attend    func(*attention)
+	attention *attentionKernels
 }
 
 func generic() *tier {
@@ -28,7 +28,7 @@ func generic() *tier {
 		siluMul:   siluMulGeneric,
 		rope:      ropeGeneric,
 		half:      halfGeneric,
-		attend:    attendGeneric,
+		attention: &attentionGeneric,
 	}
 	for f := range formatCount {
 		for i := range t.gemm[f] {
