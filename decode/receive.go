@@ -218,13 +218,16 @@ func (r *receiver) frame(a *attempt, frame []byte) (transfer.Reason, error) {
 	}
 	_, plain, err := a.keys.OpenFrame(r.staging[:0], frame)
 	if err != nil {
-		clear(r.staging)
+		clear(r.staging[:cap(r.staging)])
 		return transfer.ReasonIntegrity, err
 	}
 	defer clear(plain)
 	index := int(h.Block)
 	err = r.pages.Import(a.table.Entries()[index], index, int(h.LayerStart), int(h.LayerEnd), int(h.TokenEnd-h.TokenStart), plain)
 	if err != nil {
+		// The header was the expected one, so it is the page that is not what the
+		// books say: it is never used again.
+		a.table.Quarantine("import: " + err.Error())
 		return transfer.ReasonIntegrity, err
 	}
 	a.in.hold(h.Seq, link)
