@@ -461,6 +461,37 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
+// TestLargePrompts: large prompts are tokenized one at a time, as each takes many times its own
+// size in memory. While one is at it (the test holds its place), another waits, and gives up with its client;
+// small ones pass.
+func TestLargePrompts(t *testing.T) {
+	w := newWorld(t, nil)
+	defer w.close()
+	gone, leave := context.WithCancel(context.Background())
+	leave()
+	text := strings.Repeat("a", largeText+1)
+	bodies := map[string]string{
+		chatPath: fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, testModel, text),
+		textPath: fmt.Sprintf(`{"model":%q,"prompt":[%q]}`, testModel, text),
+	}
+	for path, body := range bodies {
+		w.router.large <- struct{}{}
+		if got := w.do(gone, path, body); got.Code != statusClientGone {
+			t.Errorf("%s: a large prompt beside another, its client gone: status %d, want %d", path, got.Code, statusClientGone)
+		}
+		if got := w.post(chatPath, chat("")); got.Code != http.StatusOK {
+			t.Errorf("a small prompt beside a large one: status %d: %s", got.Code, got.Body)
+		}
+		<-w.router.large
+		if got := w.post(path, body); got.Code != http.StatusBadRequest || str(got.errorObject(t).Code) != "context_length_exceeded" {
+			t.Errorf("%s: a large prompt alone: status %d: %.200s", path, got.Code, got.Body)
+		}
+	}
+	if len(w.router.large) != 0 {
+		t.Error("a large prompt's place is still taken")
+	}
+}
+
 // TestDrain: requests in work are finished, new ones refused, and what is left at the end of the
 // patience is cut off with an error, at the nodes too.
 func TestDrain(t *testing.T) {

@@ -138,6 +138,7 @@ type Router struct {
 	fieldLabel, tenantLabel metrics.Bounded
 
 	draining  atomic.Bool
+	large     chan struct{} // held while a large prompt is tokenized: one at a time
 	exchanges exchanges
 	work      sync.WaitGroup // jobs and cancellations on their way
 }
@@ -151,6 +152,7 @@ func New(cfg Config) (*Router, error) {
 	r := &Router{
 		cfg: cfg, cluster: cfg.Cluster, tok: cfg.Tokenizer, log: cfg.Log,
 		audit: newAudit(cfg.Audit, cfg.Log), watch: newWatch(cfg.Cluster.Ping), started: time.Now(),
+		large: make(chan struct{}, 1),
 	}
 	r.fieldLabel.Max, r.tenantLabel.Max = 64, 64
 	r.desk = newDesk(cfg, func() []transfer.Announce {
