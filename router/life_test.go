@@ -199,10 +199,12 @@ func TestOneRetry(t *testing.T) {
 }
 
 // TestLostMidStream: after the first token there is no retry. A stream ends with an error event and
-// without [DONE], an answer that does not stream is a proper 502.
+// without [DONE], an answer that does not stream is a proper 502. So it is when the nodes are well, but
+// the bus was gone for a moment and with it, perhaps, the nodes' last words.
 func TestLostMidStream(t *testing.T) {
 	testKeys()
-	for _, stream := range []bool{false, true} {
+	for i := range 4 {
+		stream, bus := i%2 == 1, i >= 2
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, nil)
 			defer w.close()
@@ -213,7 +215,14 @@ func TestLostMidStream(t *testing.T) {
 				d := w.nodes["d0"].find(j.hash)
 				d.receipt()
 				d.tokens(text("he")...)
-				go w.nodes["d0"].deaf()
+				go func() {
+					if bus {
+						time.Sleep(time.Second) // until the text is at the router
+						w.router.BusLost()
+					} else {
+						w.nodes["d0"].deaf()
+					}
+				}()
 			}
 			a := w.post(chatPath, chat(fmt.Sprintf(`,"stream":%v`, stream)))
 			if !stream {

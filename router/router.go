@@ -241,6 +241,12 @@ func (r *Router) Run(ctx context.Context, l net.Listener) error {
 	return err
 }
 
+// BusLost tells the router that its connection to the bus was lost and made again. What nodes
+// sent meanwhile is gone, the last word on an attempt perhaps too, and no ping would tell:
+// so every attempt in flight is treated as one whose node is lost, at once instead of
+// when the time for its next token is over.
+func (r *Router) BusLost() { r.watch.loseAll() }
+
 // Drain takes nothing new and waits for the requests in work. When ctx ends, the rest are
 // cancelled at their nodes and their clients get an error; Drain returns once that is done.
 func (r *Router) Drain(ctx context.Context) error {
