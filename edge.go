@@ -84,5 +84,5 @@ func (c routerCmd) Run(ctx context.Context) error {
 	}
 	keeper := cluster.Keeper{Bus: s.Conn, Dir: dir, MaxBytes: c.StreamBytes, Log: s.log}
 	s.log.Info("router", "listen", ln.Addr().String(), "model", cfg.ModelID)
-	return s.serve(ctx, c.Admin, r.Ready, r.Idle, func(ctx context.Context) error { return cluster.RunRouter(ctx, r, keeper, ln) })
+	return s.serve(ctx, r.Ready, r.Idle, func(ctx context.Context) error { return cluster.RunRouter(ctx, r, keeper, ln) })
 }

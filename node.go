@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -96,6 +97,7 @@ func (f *poolFlags) size(m *model.Model, windows int) (err error) {
 // service is what every role on a bus has around it.
 type service struct {
 	*cluster.Joined
+	admin   net.Listener // nil: none
 	log     *slog.Logger
 	metrics *metrics.Registry
 	wg      sync.WaitGroup
@@ -112,6 +114,11 @@ func (f nodeFlags) join(ctx context.Context, role identity.Role) (*service, erro
 		return nil, err
 	}
 	s := &service{log: log, metrics: metrics.New()}
+	if f.Admin != "" {
+		if s.admin, err = cluster.ListenAdmin(f.Admin); err != nil {
+			return nil, err
+		}
+	}
 	counters := new(transfer.Counters)
 	cluster.CountBus(s.metrics, counters)
 	s.Joined, err = cluster.Join{Minter: minter, Name: f.Name, URL: f.Nats, Log: log, Counters: counters}.Connect(ctx)
@@ -123,16 +130,16 @@ func (f nodeFlags) join(ctx context.Context, role identity.Role) (*service, erro
 }
 
 // serve runs a role beside its admin listener until ctx ends.
-func (s *service) serve(ctx context.Context, addr string, ready func() error, idle func() bool, run func(context.Context) error) error {
+func (s *service) serve(ctx context.Context, ready func() error, idle func() bool, run func(context.Context) error) error {
 	defer s.Conn.Close()
 	defer s.wg.Wait()
 	s.wg.Go(func() { s.Conn.Refresh(ctx, identity.UserLifetime/2, idle) })
-	if addr != "" {
+	if s.admin != nil {
 		admin, stop := context.WithCancel(context.WithoutCancel(ctx)) // it answers while the role drains
 		defer stop()
 		s.wg.Go(func() {
 			a := cluster.Admin{Version: version, Metrics: s.metrics, Ready: ready, Log: s.log}
-			if err := a.Serve(admin, addr); err != nil {
+			if err := a.Serve(admin, s.admin); err != nil {
 				s.log.Error("admin listener", "err", err)
 			}
 		})
@@ -171,7 +178,7 @@ func (c prefillCmd) Run(ctx context.Context) error {
 		return err
 	}
 	s.log.Info("prefill node", "capacity", c.Capacity, "window", n.Window())
-	return s.serve(ctx, c.Admin, n.Ready, n.Idle, n.Run)
+	return s.serve(ctx, n.Ready, n.Idle, n.Run)
 }
 
 type decodeCmd struct {
@@ -202,7 +209,7 @@ func (c decodeCmd) Run(ctx context.Context) error {
 		return err
 	}
 	s.log.Info("decode node", "capacity", c.Capacity, "window", n.Window())
-	return s.serve(ctx, c.Admin, n.Ready, n.Idle, n.Run)
+	return s.serve(ctx, n.Ready, n.Idle, n.Run)
 }
 
 // natsCmd runs the bus.
@@ -244,6 +251,10 @@ func (c natsCmd) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	ln, err := cluster.ListenAdmin(c.Admin)
+	if err != nil {
+		return err
+	}
 	a := cluster.Admin{Version: version, Metrics: metrics.New(), Ready: func() error { return nil }, Log: log}
-	return a.Serve(ctx, c.Admin)
+	return a.Serve(ctx, ln)
 }

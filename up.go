@@ -96,6 +96,9 @@ func (c upCmd) tenants() (reg *tenant.Registry, key string, err error) {
 
 // sizes fills in the capacities that were not given.
 func (c *upCmd) sizes(m *model.Model) (err error) {
+	if c.Prefill < 1 || c.Decode < 1 {
+		return fmt.Errorf("--prefill is %d and --decode is %d, want at least one node each", c.Prefill, c.Decode)
+	}
 	window := c.Window
 	if window == 0 {
 		window = m.Facts().Window

@@ -82,6 +82,9 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Chunk == 0 {
 		cfg.Chunk = DefaultChunk
 	}
+	if cfg.Chunk < 1 {
+		return nil, fmt.Errorf("prefill: a chunk of %d tokens, want at least 1", cfg.Chunk)
+	}
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 30 * time.Second
 	}

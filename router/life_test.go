@@ -199,10 +199,12 @@ func TestOneRetry(t *testing.T) {
 }
 
 // TestLostMidStream: after the first token there is no retry. A stream ends with an error event and
-// without [DONE], an answer that does not stream is a proper 502.
+// without [DONE], an answer that does not stream is a proper 502. So it is when the nodes are well, but
+// the bus was gone for a moment and with it, perhaps, the nodes' last words.
 func TestLostMidStream(t *testing.T) {
 	testKeys()
-	for _, stream := range []bool{false, true} {
+	for i := range 4 {
+		stream, bus := i%2 == 1, i >= 2
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, nil)
 			defer w.close()
@@ -213,7 +215,14 @@ func TestLostMidStream(t *testing.T) {
 				d := w.nodes["d0"].find(j.hash)
 				d.receipt()
 				d.tokens(text("he")...)
-				go w.nodes["d0"].deaf()
+				go func() {
+					if bus {
+						time.Sleep(time.Second) // until the text is at the router
+						w.router.BusLost()
+					} else {
+						w.nodes["d0"].deaf()
+					}
+				}()
 			}
 			a := w.post(chatPath, chat(fmt.Sprintf(`,"stream":%v`, stream)))
 			if !stream {
@@ -458,6 +467,37 @@ func TestSlowBody(t *testing.T) {
 	defer resp.Body.Close()
 	if body := must(io.ReadAll(resp.Body)); resp.StatusCode != 408 || !strings.Contains(string(body), "request_timeout") {
 		t.Errorf("status %d %s", resp.StatusCode, body)
+	}
+}
+
+// TestLargePrompts: large prompts are tokenized one at a time, as each takes many times its own
+// size in memory. While one is at it (the test holds its place), another waits, and gives up with its client;
+// small ones pass.
+func TestLargePrompts(t *testing.T) {
+	w := newWorld(t, nil)
+	defer w.close()
+	gone, leave := context.WithCancel(context.Background())
+	leave()
+	text := strings.Repeat("a", largeText+1)
+	bodies := map[string]string{
+		chatPath: fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, testModel, text),
+		textPath: fmt.Sprintf(`{"model":%q,"prompt":[%q]}`, testModel, text),
+	}
+	for path, body := range bodies {
+		w.router.large <- struct{}{}
+		if got := w.do(gone, path, body); got.Code != statusClientGone {
+			t.Errorf("%s: a large prompt beside another, its client gone: status %d, want %d", path, got.Code, statusClientGone)
+		}
+		if got := w.post(chatPath, chat("")); got.Code != http.StatusOK {
+			t.Errorf("a small prompt beside a large one: status %d: %s", got.Code, got.Body)
+		}
+		<-w.router.large
+		if got := w.post(path, body); got.Code != http.StatusBadRequest || str(got.errorObject(t).Code) != "context_length_exceeded" {
+			t.Errorf("%s: a large prompt alone: status %d: %.200s", path, got.Code, got.Body)
+		}
+	}
+	if len(w.router.large) != 0 {
+		t.Error("a large prompt's place is still taken")
 	}
 }
 
