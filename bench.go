@@ -13,6 +13,7 @@ import (
 
 type benchCmd struct {
 	Engine benchEngineCmd `cmd:"" help:"Time the engine alone: prefill and decode of one model, no cluster."`
+	Serve  benchServeCmd  `cmd:"" help:"Load any OpenAI-compatible server over HTTP and measure what its clients see."`
 }
 
 type benchEngineCmd struct {
