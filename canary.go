@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -52,6 +53,9 @@ func (c canaryCmd) Run(ctx context.Context) error {
 	rep, err := canary.Run(ctx, cfg)
 	bar.end()
 	if err != nil {
+		if ctx.Err() != nil { // main takes an interrupt for a good end, but nothing was looked at
+			err = errors.New("interrupted before there was anything to report")
+		}
 		return err
 	}
 	human := io.Writer(os.Stdout)
