@@ -2,7 +2,6 @@ package canary
 
 import (
 	"math"
-	"strings"
 
 	"bulkhead/internal/openai"
 )
@@ -65,7 +64,7 @@ func (r *run) setIDs(p *prompt, n int) {
 // asks for another.
 func (r *run) setText(p *prompt, n int, chat bool) {
 	head, secret := r.book.mark(origin{p.tenant, p.number}), r.book.mark(origin{p.tenant, p.number})
-	p.own = head + ". " + r.filler(n) + secretWords + secret + ". Again," + secretWords + secret + ". Repeat the secret word:"
+	p.own = head + ". " + openai.Filler(r.rng, n, r.can.TokensPerWord) + "." + secretWords + secret + ". Again," + secretWords + secret + ". Repeat the secret word:"
 	p.request = openai.Request{Model: r.can.Model, Chat: chat, Text: p.own, Logprobs: r.can.TextLogprobs}
 	if chat {
 		p.request.Logprobs = r.can.ChatLogprobs
@@ -73,22 +72,6 @@ func (r *run) setText(p *prompt, n int, chat bool) {
 }
 
 const secretWords = " The secret word is "
-
-var fillers = strings.Fields("time year people way day man thing woman life child world school state family student group country problem hand part place case week company system program question work number night point home water room mother area money story fact month")
-
-// filler is words of about n tokens together.
-func (r *run) filler(n int) string {
-	per := r.can.TokensPerWord
-	if per < 0.25 {
-		per = 1
-	}
-	var b strings.Builder
-	for range int(float64(n) / per) {
-		b.WriteString(fillers[r.rng.IntN(len(fillers))])
-		b.WriteByte(' ')
-	}
-	return b.String()
-}
 
 // overLength makes a request that must be refused. Its prompt alone is as long as the
 // window, or longer, except one that leaves too little room.

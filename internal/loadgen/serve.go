@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
@@ -116,26 +115,8 @@ func (g *gun) next() shot {
 		return s
 	}
 	s.request.Chat = g.c.Chat || !g.can.Completions
-	s.request.Text = words(g.rng, n, g.can.TokensPerWord)
+	s.request.Text = openai.Filler(g.rng, n, g.can.TokensPerWord)
 	return s
-}
-
-// vocabulary is ordinary words, mostly one token each.
-var vocabulary = strings.Fields(`time year people way day man thing woman life child world school state family student
-	group country problem hand part place case week company system program question work government number night point
-	home water room mother area money story fact month lot right study book eye job word business issue side kind head
-	house service friend father power hour game line end member law car city community name`)
-
-// words is a text of about n tokens that begins differently each time.
-func words(rng *rand.Rand, n int, perWord float64) string {
-	if perWord < 0.25 {
-		perWord = 1
-	}
-	w := make([]string, max(1, int(float64(n)/perWord+0.5)))
-	for i := range w {
-		w[i] = vocabulary[rng.IntN(len(vocabulary))]
-	}
-	return strings.Join(w, " ")
 }
 
 // BenchServe loads a server and measures what a client sees. It finds out first what the server

@@ -22,7 +22,7 @@ type Abilities struct {
 	TextLogprobs  bool // completions
 	ChatLogprobs  bool
 	IgnoreEOS     bool
-	TokensPerWord float64 // of Words; 0: unknown
+	TokensPerWord float64 // of Filler, template included; 0: unknown
 	Sent          int     // requests that it took to find out
 }
 
@@ -50,13 +50,12 @@ func (c *Client) Discover(ctx context.Context, key, model string) (Abilities, er
 	if a.Model == "" {
 		return a, fmt.Errorf("%w: the server lists no model", ErrUnusable)
 	}
-	const words = 64
-	base := Request{Model: a.Model, Text: strings.TrimSuffix(strings.Repeat("word ", words), " "), MaxTokens: 1}
+	base := Request{Model: a.Model, Text: strings.Join(words, " "), MaxTokens: 1}
 	takes := func(r Request) (ok bool, err error) {
 		a.Sent++
 		got, err := c.takes(ctx, key, r)
-		if got != nil && got.Usage != nil && !r.Chat && r.IDs == nil {
-			a.TokensPerWord = float64(got.Usage.Prompt) / words
+		if got != nil && got.Usage != nil && r.IDs == nil && (!r.Chat || !a.Completions) {
+			a.TokensPerWord = float64(got.Usage.Prompt) / float64(len(words))
 		}
 		return got != nil, err
 	}
