@@ -94,6 +94,12 @@ func printCanary(w io.Writer, r *canary.Report) {
 	fmt.Fprintf(w, "compared  %d answers under load with the same one alone; %d over-length requests\n", r.Compared, r.Over)
 	p := r.Prefix
 	fmt.Fprintf(w, "prefixes  %d of other tenants tried: %d found in the cache (the tenant's own: %d); first text after %.1f ms (own %.1f, new %.1f)\n", p.Probes, p.Hits, p.OwnHits, p.ProbeMs, p.OwnMs, p.NewMs)
+	if r.Window == 0 {
+		fmt.Fprintln(w, "note      the window is not known: no over-length request was sent; --window names it")
+	}
+	if p.Probes > 0 && p.OwnHits == 0 {
+		fmt.Fprintln(w, "note      cached_tokens shows no cache at all here: of prefixes only the times say something")
+	}
 	if r.Clean() {
 		fmt.Fprintln(w, "findings  none")
 		return

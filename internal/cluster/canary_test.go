@@ -14,7 +14,7 @@ func canarySite(t *testing.T) *site {
 // canary points the operators' canary at the site.
 func (s *site) canary(n int) *canary.Report {
 	s.t.Helper()
-	rep, err := canary.Run(within(s.t), canary.Config{
+	rep, err := canary.Run(s.t.Context(), canary.Config{
 		URL: s.url, Tenants: []canary.Tenant{{Name: "acme", Key: acmeKey}, {Name: "umbrella", Key: umbrellaKey}},
 		N: n, Concurrency: 4, Long: 600, Prefix: 300, Seed: 1, ExpectReceipts: true,
 	})
