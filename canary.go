@@ -119,6 +119,10 @@ func printCanary(w io.Writer, r *canary.Report) {
 			if f.Of != "" {
 				of = " of " + f.Of
 			}
+			if f.Tenant == "" { // about no one request
+				fmt.Fprintf(w, "          %s\n", f.Detail)
+				continue
+			}
 			fmt.Fprintf(w, "          tenant %s%s, prompt %d, %s: %s\n", f.Tenant, of, f.Prompt, f.Request, f.Detail)
 		}
 	}

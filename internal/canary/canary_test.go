@@ -40,7 +40,6 @@ func TestFinds(t *testing.T) {
 		{"no receipt", true, []Kind{ReceiptMissing}},
 		{"receipt twice", true, []Kind{ReceiptTwice}},
 		{"length too soon", false, []Kind{Finish, Differs}},
-		{"stop against ignore_eos", false, []Kind{Finish, Differs}},
 		{"no finish", false, []Kind{Finish, Differs}},
 		{"no done", false, []Kind{Truncated}},
 		{"after done", false, []Kind{AfterEnd}},

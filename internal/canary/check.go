@@ -192,8 +192,6 @@ func (r *run) finish(s *sent) {
 		r.find(Finish, s, "", "length after %d of %d tokens", n, limit)
 	case f == "stop" && n > limit:
 		r.find(Finish, s, "", "stop after %d tokens, over the %d asked for", n, limit)
-	case f == "stop" && s.request.IgnoreEOS && n < limit:
-		r.find(Finish, s, "", "stop after %d of %d tokens, with ignore_eos and no stop string", n, limit)
 	case f != "length" && f != "stop":
 		r.find(Finish, s, "", "%q, of a request without tools or filters", clip(f))
 	}

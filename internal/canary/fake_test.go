@@ -182,11 +182,6 @@ func (f *fake) answer(w http.ResponseWriter, b *fakeRequest, fault string, is an
 			gen--
 			tokens, completion, total = tokens[:gen], gen, prompt+gen
 		}
-	case "stop against ignore_eos":
-		if finish = "stop"; gen > 0 {
-			gen--
-			tokens, completion, total = tokens[:gen], gen, prompt+gen
-		}
 	case "no finish":
 		finish = ""
 	case "text":
