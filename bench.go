@@ -14,6 +14,7 @@ import (
 
 type benchCmd struct {
 	Engine   benchEngineCmd   `cmd:"" help:"Time the engine alone: prefill and decode of one model, no cluster."`
+	Serve    benchServeCmd    `cmd:"" help:"Load any OpenAI-compatible server over HTTP and measure what its clients see."`
 	Transfer benchTransferCmd `cmd:"" help:"Time ways of moving KV: bare TCP, core NATS, JetStream, and sealed and verified."`
 }
 
