@@ -1,4 +1,4 @@
-// Package vectors runs negative test vectors: inputs that a decoder must refuse,
+// Package negative runs negative test vectors: inputs that a decoder must refuse,
 // one text file each, in the manner of C2SP's CCTV/age testkit.
 //
 //	expect: header version
@@ -19,7 +19,7 @@
 // The files are for readers and for other implementations. They are made by the
 // table of their package, which is held against them at every run; -rewrite
 // writes them anew. For tests only.
-package vectors
+package negative
 
 import (
 	"bytes"
