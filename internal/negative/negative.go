@@ -216,7 +216,7 @@ func (v Vector) format() ([]byte, error) {
 		fmt.Fprintf(&b, "%s: %s\n", h[0], h[1])
 	}
 	switch {
-	case len(v.Data) > 8<<10:
+	case len(v.Data) > 8<<10 || len(v.Data) > 2<<10 && !readable(v.Data):
 		var z bytes.Buffer
 		w := zlib.NewWriter(&z)
 		if _, err := w.Write(v.Data); err != nil {
