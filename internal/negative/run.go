@@ -24,3 +24,21 @@ func Run(t *testing.T, s Set, least int) {
 		t.Errorf("%d vectors, at least %d", len(s.Made), least)
 	}
 }
+
+// seedMax bounds what is given to a fuzzer, in bytes: it works best on small inputs.
+const seedMax = 16 << 10
+
+// Seeds calls add with the inputs of the vectors in dir, for a fuzz target's
+// corpus: each stands at an edge that was thought of.
+func Seeds(f *testing.F, dir string, add func(what string, data []byte)) {
+	f.Helper()
+	files, err := Set{Dir: dir}.read()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, v := range files {
+		if len(v.Data) <= seedMax {
+			add(v.What, v.Data)
+		}
+	}
+}
