@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"bulkhead/internal/identity"
 	"bulkhead/internal/sample"
 	"bulkhead/transfer"
 	"bulkhead/transfer/seal"
@@ -102,6 +103,38 @@ func (w *world) empty() {
 			held += a.all
 		}
 		return r.exchanges.count() == 0 && held == 0 && r.desk.queue.waiting == 0 && len(r.watch.nodes) == 0 && len(r.desk.admission.tenants) == 0
+	})
+}
+
+// TestCancelAgain: a cancel that reaches nobody, as when the bus is being restarted, is tried again for
+// a while. A node that is back on the bus by then frees the pages at once and not at the attempt's deadline.
+func TestCancelAgain(t *testing.T) {
+	testKeys()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		defer w.close()
+		d0 := w.nodes["d0"]
+		ctx, leave := context.WithCancel(t.Context())
+		heard, back := make(chan transfer.Cancel, 8), make(chan bool)
+		w.nodes["p0"].onJob = func(j *gotJob) {
+			j.accept()
+			go func() {
+				d0.deaf()
+				leave()
+				time.Sleep(cancelPause / 2)
+				w.stops = append(w.stops, must(d0.peer.ServeCancel(func(c transfer.Cancel, _ identity.Peer, done func()) {
+					heard <- c
+					done()
+				})))
+				close(back)
+			}()
+		}
+		w.do(ctx, chatPath, chat(""))
+		<-back
+		w.router.work.Wait()
+		if jobs, _ := d0.got(); len(heard) != 1 || (<-heard).TokenHash != jobs[0].hash {
+			t.Errorf("the node heard %d cancels after it was back, want that of its attempt", len(heard))
+		}
 	})
 }
 
