@@ -63,7 +63,7 @@ func (c routerCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := c.join(ctx, identity.Router)
+	log, err := c.logger(identity.Router)
 	if err != nil {
 		return err
 	}
@@ -72,6 +72,10 @@ func (c routerCmd) Run(ctx context.Context) error {
 		return err
 	}
 	defer audit.Close()
+	s, err := c.join(ctx, identity.Router, log)
+	if err != nil {
+		return err
+	}
 	cfg.Log, cfg.Metrics = s.log, s.metrics
 	r, dir, err := cluster.NewRouter(s.Joined, cfg)
 	if err != nil {

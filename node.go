@@ -15,6 +15,7 @@ import (
 	"bulkhead/internal/cluster"
 	"bulkhead/internal/gguf"
 	"bulkhead/internal/identity"
+	"bulkhead/internal/kv"
 	"bulkhead/internal/metrics"
 	"bulkhead/internal/model"
 	"bulkhead/internal/tokenizer"
@@ -82,15 +83,21 @@ type poolFlags struct {
 	ClampWindow bool `help:"Where the window exceeds the capacity, start all the same and advertise the capacity."`
 }
 
-// size fills in a capacity that was not given.
+// size fills in a capacity that was not given, and judges it.
 func (f *poolFlags) size(m *model.Model, windows int) (err error) {
-	if f.Capacity == 0 {
-		window := f.Window
-		if window == 0 {
-			window = m.Facts().Window
-		}
-		f.Capacity, err = capacityTokens(freeMemory()/kvShare, m.Facts().Layout, window, windows)
+	window := f.Window
+	if window == 0 {
+		window = m.Facts().Window
 	}
+	if window < 0 || f.Capacity < 0 {
+		return fmt.Errorf("window of %d and capacity of %d tokens: neither can be negative", f.Window, f.Capacity)
+	}
+	if f.Capacity == 0 {
+		if f.Capacity, err = capacityTokens(freeMemory()/kvShare, m.Facts().Layout, window, windows); err != nil {
+			return err
+		}
+	}
+	_, err = kv.Window(window, f.Capacity, f.ClampWindow)
 	return err
 }
 
@@ -104,11 +111,7 @@ type service struct {
 }
 
 // join connects a role to the bus.
-func (f nodeFlags) join(ctx context.Context, role identity.Role) (*service, error) {
-	log, err := f.logger(role)
-	if err != nil {
-		return nil, err
-	}
+func (f nodeFlags) join(ctx context.Context, role identity.Role, log *slog.Logger) (*service, error) {
 	minter, err := identity.LoadMinter(filepath.Join(f.Keys, role), role)
 	if err != nil {
 		return nil, err
@@ -125,7 +128,6 @@ func (f nodeFlags) join(ctx context.Context, role identity.Role) (*service, erro
 	if err != nil {
 		return nil, err
 	}
-	s.log = log.With("node", s.Node.Name)
 	return s, nil
 }
 
@@ -144,7 +146,7 @@ func (s *service) serve(ctx context.Context, ready func() error, idle func() boo
 			}
 		})
 	}
-	s.log.Info("started", "version", version, "epoch", fmt.Sprintf("%016x", s.Node.Epoch))
+	s.log.Info("started", "node", s.Node.Name, "version", version, "epoch", fmt.Sprintf("%016x", s.Node.Epoch))
 	err := run(ctx)
 	s.log.Info("stopped", "err", err)
 	return err
@@ -158,16 +160,21 @@ type prefillCmd struct {
 }
 
 func (c prefillCmd) Run(ctx context.Context) error {
-	s, err := c.join(ctx, identity.Prefill)
+	// What can be wrong with the node itself is said before the bus is dialled.
+	log, err := c.logger(identity.Prefill)
 	if err != nil {
 		return err
 	}
-	m, err := c.engine(s.log)
+	m, err := c.engine(log)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
 	if err := c.size(m, prefillWindows); err != nil {
+		return err
+	}
+	s, err := c.join(ctx, identity.Prefill, log)
+	if err != nil {
 		return err
 	}
 	n, err := prefill.New(prefill.Config{
@@ -189,16 +196,21 @@ type decodeCmd struct {
 }
 
 func (c decodeCmd) Run(ctx context.Context) error {
-	s, err := c.join(ctx, identity.Decode)
+	// What can be wrong with the node itself is said before the bus is dialled.
+	log, err := c.logger(identity.Decode)
 	if err != nil {
 		return err
 	}
-	m, err := c.engine(s.log)
+	m, err := c.engine(log)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
 	if err := c.size(m, decodeWindows); err != nil {
+		return err
+	}
+	s, err := c.join(ctx, identity.Decode, log)
+	if err != nil {
 		return err
 	}
 	n, err := decode.New(decode.Config{

@@ -192,7 +192,7 @@ func (n *Node) announce() transfer.Announce {
 	n.stats.quarantined.Set(float64(stats.Quarantined), n.self.Node)
 	return transfer.Announce{
 		HPKE: n.key.Public(), Model: facts.Fingerprint, Layout: n.layout,
-		Metadata: facts.Metadata, ModelName: facts.Name,
+		Metadata: facts.Metadata, File: facts.File, ModelName: facts.Name,
 		Capacity: n.cfg.Capacity, Window: n.window, Vocab: facts.Vocab,
 		Ready: true, Draining: n.draining.Load(),
 		FreeTokens: stats.FreeTokens, Running: running, Waiting: waiting,

@@ -163,7 +163,8 @@ func New(cfg Config) (*Router, error) {
 		func() float64 {
 			best, _ := r.desk.best()
 			return float64(best.limit())
-		})
+		},
+		func() float64 { return float64(r.desk.refused()) })
 	for id := range int32(cfg.Tokenizer.VocabSize()) {
 		if cfg.Tokenizer.EOG(id) {
 			r.eog = append(r.eog, id)
