@@ -92,3 +92,19 @@ func checkWrongKey(t *testing.T, c *compose) {
 		t.Fatalf("status %d, error %+v (%v)", a.status, a.fault, a.broken)
 	}
 }
+
+// checkNewTenant adds a tenant to the running cluster and uses its key.
+func checkNewTenant(t *testing.T, c *compose) {
+	out := c.cluster(t, "tenant", "add", "newcomer")
+	key := regexp.MustCompile(`sk-[A-Za-z0-9_-]+`).FindString(out)
+	if key == "" {
+		t.Fatalf("no key was printed:\n%s", out)
+	}
+	c.secrets = append(c.secrets, key)
+	c.waitReady(t, time.Minute)
+	q := question{Prompt: capital, MaxTokens: 8}
+	a := c.ask(t, key, q)
+	if err := a.complete(q, a); err != nil {
+		t.Fatal(err)
+	}
+}

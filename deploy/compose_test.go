@@ -95,20 +95,16 @@ func docker(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// up does what deploy/cluster up does, which is what people run.
-func (c *compose) up(t *testing.T) {
+// cluster runs deploy/cluster, which is what people run.
+func (c *compose) cluster(t *testing.T, args ...string) string {
 	t.Helper()
-	cmd := exec.Command("./cluster", "up")
+	cmd := exec.Command("./cluster", args...)
 	cmd.Env = c.env
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("deploy/cluster up: %v\n%s", err, out)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("deploy/cluster %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
-}
-
-// scale changes the pools of the running cluster.
-func (c *compose) scale(t *testing.T, prefill, decode int) {
-	t.Helper()
-	c.mustRun(t, "up", "-d", "--no-recreate", "--scale", fmt.Sprintf("prefill=%d", prefill), "--scale", fmt.Sprintf("decode=%d", decode))
+	return string(out)
 }
 
 // container is what docker inspect says of one.

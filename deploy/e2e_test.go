@@ -43,6 +43,7 @@ func TestAnswers(t *testing.T) {
 	t.Run("Stream", func(t *testing.T) { checkStream(t, c) })
 	t.Run("OverLength", func(t *testing.T) { checkOverLength(t, c) })
 	t.Run("WrongKey", func(t *testing.T) { checkWrongKey(t, c) })
+	t.Run("NewTenant", func(t *testing.T) { checkNewTenant(t, c) })
 	t.Run("Logs", func(t *testing.T) { checkLogs(t, c) })
 	t.Run("Down", func(t *testing.T) { checkDown(t, c) })
 }
@@ -74,7 +75,7 @@ func start(t *testing.T, project, model string, port int) *compose {
 		t.Fatalf("no model (make model fetches one): %v", err)
 	}
 	c := newCompose(t, project, model, port)
-	c.up(t)
+	c.cluster(t, "up")
 	c.waitHealthy(t, map[string]int{"nats": 1, "router": 1, "prefill": 2, "decode": 2}, 2*time.Minute)
 	c.waitReady(t, time.Minute)
 	return c

@@ -5,6 +5,7 @@ package deploy_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,16 +26,34 @@ type job struct {
 
 // questions are short and long prompts, streamed and not. The long answers are
 // there to be in work when something happens, the long prompts to keep prefill busy.
-func questions(canary string) []question {
-	long := strings.Repeat("The ship sails on, and all its doors are shut. ", 40)
+// size is 1 for a model as fast as the tiny one, and less for slower ones.
+func questions(canary string, size float64) []question {
+	long := strings.Repeat("The ship sails on, and all its doors are shut. ", max(2, int(40*size)))
+	answer := func(tokens int) int { return max(16, int(float64(tokens)*size)) }
 	return []question{
-		{Prompt: canary + " Name the sea.", MaxTokens: 24},
-		{Prompt: canary + " Tell a long story.", MaxTokens: 1500, Stream: true, IgnoreEOS: true},
-		{Prompt: canary + " Tell another.", MaxTokens: 1500, IgnoreEOS: true},
-		{Prompt: canary + " Sum this up. " + long, MaxTokens: 200, Stream: true, IgnoreEOS: true},
-		{Prompt: canary + " And this. " + long + long, MaxTokens: 64},
-		{Prompt: canary + " How does it go on? " + long + long, MaxTokens: 400, Stream: true, IgnoreEOS: true},
+		{Prompt: canary + " Name the sea.", MaxTokens: answer(24)},
+		{Prompt: canary + " Tell a long story.", MaxTokens: answer(1500), Stream: true, IgnoreEOS: true},
+		{Prompt: canary + " Tell another.", MaxTokens: answer(1500), IgnoreEOS: true},
+		{Prompt: canary + " Sum this up. " + long, MaxTokens: answer(200), Stream: true, IgnoreEOS: true},
+		{Prompt: canary + " And this. " + long + long, MaxTokens: answer(64)},
+		{Prompt: canary + " How does it go on? " + long + long, MaxTokens: answer(400), Stream: true, IgnoreEOS: true},
 	}
+}
+
+// sizeFor measures the idle cluster: the median of three short answers.
+func sizeFor(t *testing.T, c *compose) float64 {
+	t.Helper()
+	var took []time.Duration
+	for range 3 {
+		q := question{Prompt: c.canary + " How fast?", MaxTokens: 24, IgnoreEOS: true}
+		a := c.ask(t, c.keys[0], q)
+		if err := a.complete(q, a); err != nil {
+			t.Fatal(err)
+		}
+		took = append(took, a.took)
+	}
+	slices.Sort(took)
+	return min(1, max(1./64, float64(40*time.Millisecond)/float64(took[1])))
 }
 
 // reference asks each question of the idle cluster, twice: the second answer
@@ -42,7 +61,9 @@ func questions(canary string) []question {
 func reference(t *testing.T, c *compose) []job {
 	t.Helper()
 	var jobs []job
-	for i, q := range questions(c.canary) {
+	size := sizeFor(t, c)
+	t.Logf("questions of %.2f times the full size", size)
+	for i, q := range questions(c.canary, size) {
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)
 		first := ask(ctx, c.url, c.keys[0], q)
 		if err := first.complete(q, first); err != nil {

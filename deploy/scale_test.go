@@ -16,7 +16,7 @@ func checkScaleUp(t *testing.T, c *compose, jobs []job) {
 	defer l.end()
 	l.more(t, clients)
 	began := time.Now()
-	c.scale(t, 3, 3)
+	c.cluster(t, "scale", "prefill=3", "decode=3")
 
 	for _, service := range []string{"prefill", "decode"} {
 		pool := c.containers(t, service)
@@ -48,7 +48,7 @@ func checkScaleDown(t *testing.T, c *compose, jobs []job) {
 	for _, k := range before { // those that go take their logs with them
 		c.gone[k.Name+" before scaling down"] = docker(t, "logs", k.ID)
 	}
-	c.scale(t, 2, 2)
+	c.cluster(t, "scale", "prefill=2", "decode=2")
 	removed := time.Now()
 	l.more(t, 2*clients)
 	judge(t, l.end(), false)

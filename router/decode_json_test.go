@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"bulkhead/internal/negative"
 )
 
 // TestStrictJSON: what encoding/json would take in silence is refused, each with its own words.
@@ -118,6 +120,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s), true)
 		f.Add([]byte(s), false)
 	}
+	negative.Seeds(f, "testdata/negative", func(what string, data []byte) { f.Add(data, what == "chat") })
 	f.Fuzz(func(t *testing.T, body []byte, chat bool) {
 		g, err := parseRequest(bytes.Clone(body), chat)
 		if err != nil {

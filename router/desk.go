@@ -1,7 +1,9 @@
 package router
 
 import (
+	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,8 +18,10 @@ type desk struct {
 	now       func() time.Time
 	wait      time.Duration // how long a sequence may wait for a pair
 
+	log       *slog.Logger
 	mu        sync.Mutex
-	admission *admission // guarded by mu, as the rest
+	told      string // what was last logged of refused nodes; guarded by mu, as the rest
+	admission *admission
 	board     *board
 	queue     *queue
 }
@@ -27,10 +31,31 @@ func newDesk(cfg Config, announced func() []transfer.Announce) *desk {
 		announced: announced,
 		now:       time.Now,
 		wait:      cfg.QueueTimeout,
+		log:       cfg.Log,
 		admission: newAdmission(),
 		board:     newBoard(cfg.Metadata),
 		queue:     newQueue(cfg.QueueMax, cfg.QueueTimeout/2),
 	}
+}
+
+// look updates the board. Nodes that announce the router's header with another
+// file behind it are an operator's mistake, and said once. Caller holds mu.
+func (d *desk) look() {
+	d.board.update(d.announced())
+	if now := strings.Join(d.board.refused, " "); now != d.told {
+		d.told = now
+		if now != "" {
+			d.log.Error("nodes refused: their model file has this router's header and other weights than the file that is served", "nodes", now)
+		}
+	}
+}
+
+// refused is the number of nodes that are there with another model file.
+func (d *desk) refused() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.look()
+	return len(d.board.refused)
 }
 
 // enter, grow, charge, generated and leave are admission's, locked.
@@ -75,7 +100,7 @@ func (d *desk) rateHeaders(t *tenant.Tenant, h http.Header) {
 func (d *desk) best() (pair, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.board.update(d.announced())
+	d.look()
 	return d.board.best()
 }
 
@@ -94,7 +119,7 @@ func (d *desk) join(tenantID string, n need) (*ticket, error) {
 	t := &ticket{tenant: tenantID, need: n, since: now, deadline: now.Add(d.wait), granted: make(chan grant, 1)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.board.update(d.announced())
+	d.look()
 	switch _, v := d.board.choose(n); v {
 	case noNode:
 		if len(n.avoid) > 0 {
@@ -159,7 +184,7 @@ func (d *desk) dispatchLocked(now time.Time) {
 	if d.queue.waiting == 0 {
 		return
 	}
-	d.board.update(d.announced())
+	d.look()
 	for _, t := range d.queue.expire(now) {
 		t.granted <- grant{err: fail(kindQueueTimeout, "", "no capacity became free within %s; retry later", d.wait)}
 	}

@@ -185,3 +185,29 @@ func TestFlowInvariants(t *testing.T) {
 		}
 	})
 }
+
+// TestPrefillHasNoVoice: whatever else holds, output of the prefill node other than a failure is
+// a violation: it never becomes a token or an end.
+func TestPrefillHasNoVoice(t *testing.T) {
+	for _, body := range []transfer.OutputBody{
+		{Tokens: text("x")}, {Finish: &transfer.Finish{Reason: "stop"}}, {Receipt: &transfer.SignedReceipt{}},
+	} {
+		s := &sequence{mail: make(chan struct{}, 1)}
+		s.heard(&attempt{number: 1}, transfer.RolePrefill, body)
+		if got := s.take(); len(got) != 1 || got[0].kind != evViolation {
+			t.Errorf("%+v became %+v", body, got)
+		}
+	}
+}
+
+// TestFlood: a node cannot make the router hold more than eventsMax events; beyond it, the attempt ends.
+func TestFlood(t *testing.T) {
+	s := &sequence{mail: make(chan struct{}, 1)}
+	for range eventsMax + 10 {
+		s.post(event{kind: evTokens})
+	}
+	got := s.take()
+	if len(got) != eventsMax+1 || got[eventsMax].kind != evViolation {
+		t.Errorf("%d events, the last %s", len(got), got[len(got)-1].kind)
+	}
+}

@@ -15,18 +15,20 @@ const (
 	// FrameMax is the longest KV frame, header and tag included: 1 MiB of
 	// payload and room for the header.
 	FrameMax = 1<<20 + 4<<10
-	// JobMax is the longest sealed job: PromptMax tokens of any vocabulary, at 5
-	// bytes each, and the rest. The server's max_payload may allow less.
+	// JobMax is the longest sealed job: PromptMax token ids at five bytes each,
+	// the most msgpack takes for one, and room for the rest.
 	JobMax = 6 << 20
 	// controlMax bounds every other message.
 	controlMax = 64 << 10
-	// MaxPayload is what the server's max_payload must be at least: the
-	// largest message and NATS headers.
-	MaxPayload = FrameMax + 60<<10
+	// MaxPayload is what the server's max_payload must be at least: the largest
+	// message and NATS headers.
+	MaxPayload = JobMax + 64<<10
+	// kvMessageMax is the largest message of a KV stream.
+	kvMessageMax = FrameMax + 60<<10
 )
 
-// PromptMax is the most token ids a Job can name: the longest window there is a
-// use for, 1,048,576.
+// PromptMax is the most token ids a Job can name: a window of 1 Mi tokens. A
+// router admits no longer prompt, whatever the nodes announce.
 const PromptMax = 1 << 20
 
 // TokensMax is the most sampled tokens in one Output.

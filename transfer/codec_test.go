@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"bulkhead/internal/negative"
 	"bulkhead/internal/sample"
 )
 
@@ -402,6 +403,13 @@ func FuzzDecode(f *testing.F) {
 		f.Add(uint8(i), b)
 	}
 	f.Add(uint8(0), binary.BigEndian.AppendUint32([]byte{0xdf}, 1<<31))
+	negative.Seeds(f, "testdata/negative", func(what string, data []byte) {
+		for i, m := range all {
+			if what == m.name {
+				f.Add(uint8(i), data)
+			}
+		}
+	})
 	f.Fuzz(func(t *testing.T, which uint8, b []byte) {
 		m := all[int(which)%len(all)]
 		v, err := m.decode(b)

@@ -10,7 +10,7 @@ import (
 )
 
 // newTestPeer makes a peer without a bus.
-func newTestPeer(t *testing.T, keys *identity.Keys, role identity.Role, name string) *Peer {
+func newTestPeer(t testing.TB, keys *identity.Keys, role identity.Role, name string) *Peer {
 	t.Helper()
 	m, err := keys.Minter(role)
 	if err != nil {
@@ -23,7 +23,7 @@ func newTestPeer(t *testing.T, keys *identity.Keys, role identity.Role, name str
 	return NewPeer(Options{Node: n, Authority: n.Authority(), Cluster: "test", Counters: new(Counters)})
 }
 
-func newTestKeys(t *testing.T) *identity.Keys {
+func newTestKeys(t testing.TB) *identity.Keys {
 	t.Helper()
 	keys, err := identity.NewMemory("test")
 	if err != nil {

@@ -62,6 +62,15 @@ func (w *world) interfere(f func(membus.Message) membus.Verdict) {
 	w.mu.Unlock()
 }
 
+// hold stops the bus's deliveries until release.
+func (w *world) hold(n *node) (release func()) {
+	gate := make(chan struct{})
+	stop, err := n.bus.Subscribe("gate", func(transfer.Msg) { <-gate })
+	must(w.t, err)
+	must(w.t, n.bus.Publish("gate", nil))
+	return func() { close(gate); stop() }
+}
+
 type node struct {
 	*transfer.Peer
 	bus    *membus.Client

@@ -141,6 +141,7 @@ func TestOutputBroken(t *testing.T) {
 			r, d := w.node(identity.Router, "r0"), w.node(identity.Decode, "d0")
 			j := job("r0", "tok")
 			rec := receive(t, r, j)
+			release := w.hold(r) // so that a delayed message has others to wait for
 			n := -1
 			w.interfere(func(m membus.Message) membus.Verdict {
 				n++
@@ -150,6 +151,7 @@ func TestOutputBroken(t *testing.T) {
 			for i := range int32(10) {
 				must(t, out.Send(tokens(i)))
 			}
+			release()
 			for i := range c.heard {
 				if got := recv(t, rec.got); got != fmt.Sprintf("decode:%d", i) {
 					t.Fatalf("message %d: %s", i, got)

@@ -40,7 +40,7 @@ func kvStream(node string, maxBytes int64) jetstream.StreamConfig {
 		MaxBytes:     maxBytes,
 		MaxMsgs:      -1,
 		MaxAge:       kvMaxAge,
-		MaxMsgSize:   MaxPayload,
+		MaxMsgSize:   kvMessageMax,
 		MaxConsumers: 1, // the node's own; nobody can add a second reader
 		Duplicates:   kvDedupe,
 		AllowDirect:  false, // no reads past the consumer

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"bulkhead/internal/negative"
 )
 
 // Every subject that is built can be read, and what is read builds the same subject again.
@@ -82,6 +84,11 @@ func FuzzSubjects(f *testing.F) {
 	f.Add("out.r0.aaaaaaaaaaaaaaaaaaaaaaaaaa.aaaaaaaaaaaaaaaaaaaaaaaaaa")
 	f.Add("announce.decode.d0")
 	f.Add("credit.p0.d0")
+	negative.Seeds(f, "testdata/negative", func(what string, data []byte) {
+		if strings.HasSuffix(what, " subject") {
+			f.Add(string(data))
+		}
+	})
 	f.Fuzz(func(t *testing.T, s string) {
 		if k, err := ParseKV(s); err == nil && k.String() != s {
 			t.Errorf("%q builds %q", s, k)

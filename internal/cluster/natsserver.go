@@ -24,7 +24,7 @@ type NATSConfig struct {
 
 	MaxMemory  int64 // bytes of all memory streams; 0: decided by the server from the machine's
 	MaxStore   int64 // bytes of all file streams; 0 likewise
-	MaxPayload int   // bytes; 0 is 8 MiB, room for the longest job, less than transfer.MaxPayload is refused
+	MaxPayload int   // bytes; 0 is 8 MiB, less than transfer.MaxPayload is refused
 
 	// NoListen keeps the server off the network: only in-process connections.
 	NoListen bool

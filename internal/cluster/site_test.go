@@ -404,6 +404,9 @@ func (s *site) ask(ctx context.Context, key, path string, b body, each func()) (
 		default:
 			var got gotBody
 			if err := json.Unmarshal([]byte(data), &got); err != nil {
+				if ctx.Err() != nil {
+					return r, ctx.Err() // the caller left in the middle of a line
+				}
 				return nil, fmt.Errorf("%s: %w", data, err)
 			}
 			r.add(got)

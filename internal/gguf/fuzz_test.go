@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 	"unsafe"
+
+	"bulkhead/internal/negative"
 )
 
 // FuzzParse: any bytes give a File that keeps its promises, or an *Error. Every
@@ -17,9 +19,7 @@ func FuzzParse(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(golden[:4096]) // its whole metadata and index; the data is missing
-	for _, c := range hostileFiles {
-		f.Add(c.file)
-	}
+	negative.Seeds(f, "testdata/negative", func(_ string, data []byte) { f.Add(data) })
 	f.Fuzz(func(t *testing.T, data []byte) {
 		g, err := Parse(data)
 		if err != nil {

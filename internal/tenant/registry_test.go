@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"bulkhead/internal/negative"
 )
 
 func TestRegistry(t *testing.T) {
@@ -309,6 +311,11 @@ func FuzzFile(f *testing.F) {
 	f.Add([]byte(`{"tenants":[]}`))
 	f.Add([]byte(`{"tenants":null}`))
 	f.Add([]byte(`[[[[`))
+	negative.Seeds(f, "testdata/negative", func(what string, data []byte) {
+		if what == "tenants" {
+			f.Add(data)
+		}
+	})
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := Parse(data)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"aidanwoods.dev/go-paseto"
+
+	"bulkhead/internal/negative"
 )
 
 const cluster = "test/ACCOUNT"
@@ -400,6 +402,12 @@ func FuzzToken(f *testing.F) {
 	f.Add(token, object(members, order))
 	f.Add("v4.public.AAAA.cjA", `{"v":1,"v":1}`)
 	f.Add("", "")
+	negative.Seeds(f, "testdata/negative", func(what string, data []byte) {
+		if what == "token" {
+			body, _, _, _ := split(string(data)) // empty where there is none
+			f.Add(string(data), string(body))
+		}
+	})
 	f.Fuzz(func(t *testing.T, tok, body string) {
 		// Nobody but the router makes a token.
 		if c, err := Verify(tok, keyOf, cluster, now); err == nil && c != sample() {

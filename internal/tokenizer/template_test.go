@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"bulkhead/internal/negative"
 )
 
 // hostileTemplates are programs that a chat template has no need to be. Each must end in
@@ -177,12 +179,14 @@ func TestStrftime(t *testing.T) {
 
 // FuzzTemplate: any source compiles to something that ends, or is refused.
 func FuzzTemplate(f *testing.F) {
-	for _, c := range hostileTemplates {
-		f.Add(c.source)
-	}
 	for _, name := range []string{"smollm2", "qwen3", "llama3-style", "chatml-blocks", "macros", "alternating"} {
 		f.Add(goldenTemplate(f, name+".jinja"))
 	}
+	negative.Seeds(f, "testdata/negative", func(what string, data []byte) {
+		if what == "template" {
+			f.Add(string(data))
+		}
+	})
 	f.Fuzz(func(t *testing.T, source string) {
 		tmpl, err := newTemplate(source, map[string]string{"bos_token": "<s>"})
 		if err != nil {

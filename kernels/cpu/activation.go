@@ -40,8 +40,9 @@ func tileRows(r, rows int) int {
 	return t
 }
 
-// amaxMin keeps the inverse of a block's largest value finite: activations
-// below 2^-100 count as zero.
+// amaxMin keeps the inverse of a block's largest value finite. A block below it
+// counts as zero, with a scale of zero: a tiny one would make subnormal products
+// with the weights' scales, which cost a processor a hundred times as much.
 const amaxMin = 1.0 / (1 << 50) / (1 << 50)
 
 // quantiseGeneric fills one record per block of x, stride records apart. The
@@ -64,6 +65,9 @@ func quantiseBlock(r *qrecord, x *[blockCols]float32) {
 		// Infinite or NaN: so is the scale, and so is whatever comes of it.
 		r.sum = 0 * r.scale
 		return
+	}
+	if most < math.Float32bits(amaxMin) {
+		r.scale = 0
 	}
 	inverse := 127 / amax
 	var low, high int32

@@ -59,6 +59,9 @@ func BenchmarkMatMul(b *testing.B) {
 						be := openBench(b, tier)
 						m := randomMatrix(b, be, t, rows, cols)
 						x, _ := be.Alloc(n, cols)
+						for i := range x.(*buffer).v {
+							x.(*buffer).v[i] = float32(i%11) - 5
+						}
 						y, _ := be.Alloc(n, rows)
 						b.ResetTimer()
 						if err := be.Step(func(o kernels.Ops) error {

@@ -42,7 +42,7 @@ type job struct {
 	left atomic.Int32
 }
 
-// Spinning: about 50 us between regions before a worker parks, giving way to
+// Spinning: 50 to 150 us, as long as PAUSE takes, between regions before a worker parks, giving way to
 // other goroutines on the way.
 const (
 	spinPauses  = 60  // PAUSE instructions between two looks
@@ -57,6 +57,7 @@ const (
 // counts as one if it takes stallAfter and twice what a chunk took the caller.
 const (
 	stallAfter  = 300 * time.Microsecond
+	stallLook   = 50 * time.Microsecond
 	backoffMin  = 256  // regions: a decode step or two
 	backoffMax  = 8192 // some fifty decode steps
 	calmRegions = 512  // without a stall, to halve the next backoff
@@ -175,11 +176,17 @@ func (p *pool) wait(j *job, perChunk time.Duration) {
 		pause(spinPauses / 4)
 	}
 	began := time.Now()
-	for j.left.Load() != 0 {
+	for time.Since(began) <= stallAfter+2*perChunk {
+		if j.left.Load() == 0 {
+			return
+		}
 		runtime.Gosched()
 	}
-	if time.Since(began) > stallAfter+2*perChunk {
-		p.backoff = min(max(2*p.backoff, backoffMin), backoffMax)
-		p.alone, p.calm = p.backoff, 0
+	p.backoff = min(max(2*p.backoff, backoffMin), backoffMax)
+	p.alone, p.calm = p.backoff, 0
+	for j.left.Load() != 0 {
+		// Sleep: the worker may be waiting for the very processor that spinning
+		// would keep from it.
+		time.Sleep(stallLook)
 	}
 }

@@ -23,7 +23,7 @@ func Same(t *testing.T, openA, openB func() kernels.Backend) {
 				w := f.weights(typ, 200, 1280)
 				x := f.normal(rows * w.cols)
 				for i := range x {
-					x[i] *= []float32{1, 1e-20, 1e20, 0}[i/1000%4]
+					x[i] *= []float32{1, 1e-20, 1e20, 0, 1e-32}[i/500%5]
 				}
 				src, dst := f.upload(x, rows, w.cols), f.poisoned(rows, w.rows)
 				m := f.matrix(typ, w.rows, w.cols, w.data)

@@ -3,10 +3,21 @@ package seal
 import (
 	"bytes"
 	"testing"
+
+	"bulkhead/internal/negative"
 )
 
 // The parsers take bytes from the bus. For each: no input panics, and what is
 // accepted is written back as the same bytes, so there is one encoding only.
+
+// seeds adds the negative vectors of one structure.
+func seeds(f *testing.F, structure string) {
+	negative.Seeds(f, "testdata/negative", func(what string, data []byte) {
+		if what == structure {
+			f.Add(data)
+		}
+	})
+}
 
 func FuzzHeader(f *testing.F) {
 	b, err := sample().Append(nil)
@@ -16,6 +27,8 @@ func FuzzHeader(f *testing.F) {
 	f.Add(b)
 	f.Add(append(bytes.Clone(b), make([]byte, 100+TagSize)...))
 	f.Add([]byte{})
+	seeds(f, "header")
+	seeds(f, "frame")
 	k := mustKey(f)
 	_, r, _ := pair(f, k, sample().TokenHash)
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -41,6 +54,7 @@ func FuzzManifest(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b)
+	seeds(f, "manifest")
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := ParseManifest(b)
 		if err != nil {
@@ -58,6 +72,7 @@ func FuzzReceipt(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b)
+	seeds(f, "receipt")
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := ParseReceipt(b)
 		if err != nil {

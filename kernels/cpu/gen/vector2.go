@@ -247,9 +247,11 @@ func quantise2(w *writer) {
 	w.p("VPMAXUD Y5, Y4, Y4")
 	w.p("VPMAXUD Y7, Y6, Y6")
 	reduce2(w, "VPMAXUD", 4, 6)
+	w.p("VPCMPGTD X4, X13, X12")
 	w.p("VPMAXUD X13, X4, X4")
 	w.p("VDIVSS X4, X14, X5")
-	w.p("VDIVSS X14, X4, X6") // scale
+	w.p("VDIVSS X14, X4, X6")
+	w.p("VPANDN X6, X12, X6") // the scale, 0 of a block that counts as zero
 	w.p("VBROADCASTSS X5, Y5")
 	for i := range 4 {
 		w.p("VMULPS Y5, Y%d, Y%d", i, i)

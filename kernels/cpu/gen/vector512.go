@@ -106,9 +106,11 @@ func quantise512(w *writer) {
 	w.p("VPANDD Z31, Z1, Z3")
 	w.p("VPMAXUD Z3, Z2, Z2") // bits of |x| order as |x|, NaN on top
 	reduce512(w, "VPMAXUD", 2, 3)
+	w.p("VPCMPUD $5, X29, X2, K2") // not less
 	w.p("VPMAXUD X29, X2, X2")
 	w.p("VDIVSS X2, X30, X4")
 	w.p("VDIVSS X30, X2, X5")
+	w.p("VMOVAPS.Z X5, K2, X5") // the scale, 0 of a block that counts as zero
 	w.p("VBROADCASTSS X4, Z4")
 	for i := range 2 {
 		w.p("VMULPS Z4, Z%d, Z%d", i, i)
