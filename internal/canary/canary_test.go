@@ -214,6 +214,13 @@ func TestTiming(t *testing.T) {
 			t.Errorf("%+v: found %v", tt, got)
 		}
 	}
+	var t3 timing
+	for i := range time.Duration(timingsMax + 5) {
+		t3.add(i, i, i)
+	}
+	if len(t3.own) != timingsMax || len(t3.probe) != timingsMax || t3.fresh[0] != 5 {
+		t.Errorf("%d times are kept, from %d on", len(t3.own), t3.fresh[0])
+	}
 	for range 2000 { // both alike
 		r := &run{timing: timing{fresh: times(30, 100), probe: times(30, 100)}}
 		if r.finishTiming(); !r.rep.Clean() {
