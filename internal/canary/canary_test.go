@@ -37,6 +37,9 @@ func TestFinds(t *testing.T) {
 		{"total", false, []Kind{WrongUsage}},
 		{"completion", false, []Kind{WrongUsage, Finish}},
 		{"no usage", false, []Kind{UsageMissing}},
+		{"no usage in some streams", false, []Kind{UsageMissing}},
+		{"never usage in streams", false, nil},
+		{"breaks off", false, []Kind{Truncated}},
 		{"no receipt", true, []Kind{ReceiptMissing}},
 		{"receipt twice", true, []Kind{ReceiptTwice}},
 		{"length too soon", false, []Kind{Finish, Differs}},
@@ -63,7 +66,7 @@ func TestFinds(t *testing.T) {
 			if rep.OK+rep.Rejected+rep.Canceled+rep.Refused+rep.Failed != rep.Sent {
 				t.Errorf("the ends are not %d in all: %+v", rep.Sent, rep)
 			}
-			if rep.Prefix.OwnHits == 0 {
+			if rep.Prefix.OwnHits == 0 && tt.fault != "never usage in streams" {
 				t.Error("the cache is not seen")
 			}
 			if len(tt.want) > 0 && rep.Counts[tt.want[0]] == 0 {
