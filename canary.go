@@ -68,8 +68,11 @@ func (c canaryCmd) Run(ctx context.Context) error {
 			return fmt.Errorf("--json: %w", err)
 		}
 	}
-	if !rep.Clean() {
+	switch {
+	case !rep.Clean():
 		return statusFound
+	case ctx.Err() != nil:
+		return fmt.Errorf("interrupted after %d requests; nothing was found so far", rep.Sent)
 	}
 	return nil
 }

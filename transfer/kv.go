@@ -138,7 +138,7 @@ func (c *Conn) admin(ctx context.Context, node, what string, f func(context.Cont
 	api, stream := "$JS.API.", KVStreamName(node)
 	ctx, stop := c.watch(ctx,
 		api+"STREAM.INFO."+stream, api+"STREAM.CREATE."+stream, api+"STREAM.UPDATE."+stream, api+"STREAM.DELETE."+stream,
-		api+"CONSUMER.CREATE."+stream+"."+node+"."+KVFilter(node))
+		api+"CONSUMER.CREATE."+stream+"."+node)
 	defer stop()
 	err = f(ctx, js)
 	switch {

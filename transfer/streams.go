@@ -47,6 +47,9 @@ func kvStream(node string, maxBytes int64) jetstream.StreamConfig {
 	}
 }
 
+// kvConsumer has no filter: the server does not check the reply subject of a pull, so a hostile node can
+// have a message stored in another's stream under a subject that is not the stream's. Behind
+// a filter it would lie there and take room; without, the node sees it, counts it and takes it out.
 func kvConsumer(node string) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable:       node,
@@ -54,7 +57,6 @@ func kvConsumer(node string) jetstream.ConsumerConfig {
 		AckWait:       kvAckWait,
 		MaxDeliver:    kvMaxDeliver,
 		MaxAckPending: kvMaxPending,
-		FilterSubject: KVFilter(node),
 		DeliverPolicy: jetstream.DeliverAllPolicy,
 		MemoryStorage: true,
 		Replicas:      1,

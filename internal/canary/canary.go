@@ -158,6 +158,7 @@ type run struct {
 	phase   string
 	rep     Report
 	seen    receipts
+	usages  usages
 }
 
 // Run looks for leaks until N requests are sent or Duration has passed; what is begun then ends within Timeout.

@@ -37,6 +37,9 @@ func TestFinds(t *testing.T) {
 		{"total", false, []Kind{WrongUsage}},
 		{"completion", false, []Kind{WrongUsage, Finish}},
 		{"no usage", false, []Kind{UsageMissing}},
+		{"no usage in some streams", false, []Kind{UsageMissing}},
+		{"never usage in streams", false, nil},
+		{"breaks off", false, []Kind{Truncated}},
 		{"no receipt", true, []Kind{ReceiptMissing}},
 		{"receipt twice", true, []Kind{ReceiptTwice}},
 		{"length too soon", false, []Kind{Finish, Differs}},
@@ -63,7 +66,7 @@ func TestFinds(t *testing.T) {
 			if rep.OK+rep.Rejected+rep.Canceled+rep.Refused+rep.Failed != rep.Sent {
 				t.Errorf("the ends are not %d in all: %+v", rep.Sent, rep)
 			}
-			if rep.Prefix.OwnHits == 0 {
+			if rep.Prefix.OwnHits == 0 && tt.fault != "never usage in streams" {
 				t.Error("the cache is not seen")
 			}
 			if len(tt.want) > 0 && rep.Counts[tt.want[0]] == 0 {
@@ -213,6 +216,13 @@ func TestTiming(t *testing.T) {
 		if got := r.rep.Counts[PrefixTiming] > 0; got != tt.want {
 			t.Errorf("%+v: found %v", tt, got)
 		}
+	}
+	var t3 timing
+	for i := range time.Duration(timingsMax + 5) {
+		t3.add(i, i, i)
+	}
+	if len(t3.own) != timingsMax || len(t3.probe) != timingsMax || t3.fresh[0] != 5 {
+		t.Errorf("%d times are kept, from %d on", len(t3.own), t3.fresh[0])
 	}
 	for range 2000 { // both alike
 		r := &run{timing: timing{fresh: times(30, 100), probe: times(30, 100)}}

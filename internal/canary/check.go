@@ -160,8 +160,7 @@ func (r *run) foreign(s *sent) {
 
 func (r *run) usage(s *sent) {
 	u := s.answer.Usage
-	if u == nil {
-		r.find(UsageMissing, s, "", "no usage in the answer")
+	if r.counted(s); u == nil {
 		return
 	}
 	if s.tokens > 0 && u.Prompt != s.tokens {
@@ -184,11 +183,12 @@ func (r *run) finish(s *sent) {
 	if u := s.answer.Usage; u != nil {
 		n = u.Completion
 	}
+	known := n > 0 || s.answer.Usage != nil
 	limit := s.request.MaxTokens
 	switch f := s.answer.Finish; {
 	case f == "":
 		r.find(Finish, s, "", "none in a complete answer")
-	case f == "length" && n < limit:
+	case f == "length" && known && n < limit:
 		r.find(Finish, s, "", "length after %d of %d tokens", n, limit)
 	case f == "stop" && n > limit:
 		r.find(Finish, s, "", "stop after %d tokens, over the %d asked for", n, limit)
@@ -243,6 +243,9 @@ func (r *run) refused(s *sent, k Kind) {
 	if u := a.Usage; k == OverLength && u != nil && len(s.request.IDs) == r.can.Window-1 && u.Prompt+u.Completion <= r.can.Window {
 		return // max_tokens was cut to what fits: not as asked for, but true
 	}
+	if a.Stream && len(a.Events) == 0 && a.Usage == nil && a.Finish == "" {
+		return // it broke off; that is found as such
+	}
 	got := "no usage"
 	if u := a.Usage; u != nil {
 		got = fmt.Sprintf("prompt_tokens %d, completion_tokens %d", u.Prompt, u.Completion)
@@ -287,6 +290,40 @@ func (r *run) finishReceipts() {
 	r.mu.Unlock()
 	if missing > 0 && (ever || r.c.ExpectReceipts) {
 		r.find(ReceiptMissing, last, "", "%d answers without one; this is the last", missing)
+	}
+}
+
+// usages are the token counts of answers. Streams are judged apart: some
+// servers never count in them.
+type usages struct {
+	inStreams bool  // a stream had them
+	missing   *sent // the first stream without
+}
+
+// counted looks for the token counts of an answer.
+func (r *run) counted(s *sent) {
+	has := s.answer.Usage != nil
+	if !s.answer.Stream {
+		if !has {
+			r.find(UsageMissing, s, "", "no usage in the answer")
+		}
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.usages.inStreams = r.usages.inStreams || has
+	if !has && r.usages.missing == nil {
+		r.usages.missing = s
+	}
+}
+
+// finishUsages decides at the end whether the server counts in streams at all.
+func (r *run) finishUsages() {
+	r.mu.Lock()
+	u := r.usages
+	r.mu.Unlock()
+	if u.inStreams && u.missing != nil {
+		r.find(UsageMissing, u.missing, "", "no usage in a stream; other streams have it")
 	}
 }
 

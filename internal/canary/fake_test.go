@@ -111,6 +111,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		case f.fault == "text before error" && b.Stream:
 			w.Header().Set("Content-Type", "text/event-stream")
 			io.WriteString(w, "data: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: {\"error\":{\"message\":\"m\",\"code\":\"c\"}}\n\n")
+		case f.fault == "breaks off" && b.Stream:
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.WriteHeader(200)
 		case f.fault == "marker in an error":
 			refuse(400, "context_length_exceeded", "too long: "+other)
 		case f.fault == "integrity":
@@ -201,7 +204,7 @@ func (f *fake) answer(w http.ResponseWriter, b *fakeRequest, fault string, is an
 	}
 	usage := fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}`,
 		prompt, completion, total, map[bool]int{true: prompt / 2}[is.hit])
-	if fault == "no usage" {
+	if fault == "no usage" || fault == "no usage in some streams" && b.Stream || f.fault == "never usage in streams" && b.Stream {
 		usage = "null"
 	}
 	logprobs := func(from, to int) string {

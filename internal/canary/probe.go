@@ -16,6 +16,20 @@ const cachedSlack = 8
 // timing is the times to the first text of three kinds of requests of one length.
 type timing struct{ own, fresh, probe []time.Duration }
 
+// timingsMax are kept, the latest: the test compares each with each.
+const timingsMax = 2000
+
+func (t *timing) add(own, fresh, probe time.Duration) {
+	for _, x := range []struct {
+		to *[]time.Duration
+		d  time.Duration
+	}{{&t.own, own}, {&t.fresh, fresh}, {&t.probe, probe}} {
+		if *x.to = append(*x.to, x.d); len(*x.to) > timingsMax {
+			*x.to = slices.Delete(*x.to, 0, 1)
+		}
+	}
+}
+
 // probe has tenant to send what tenant from has sent, as a whole in token ids and
 // as a beginning in text, cut in the middle of a marker.
 func (r *run) probe(ctx context.Context, from, to int) {
@@ -99,9 +113,7 @@ func (r *run) probeWith(ctx context.Context, first, fresh, probe *prompt, timed 
 		r.find(ForeignPrefix, tried, r.c.Tenants[first.tenant].Name, "cached_tokens %d of another tenant's prompt %d, and %d of a new one", cached(tried), first.number, cached(control))
 	}
 	if timed && len(own.answer.Events) > 0 && len(control.answer.Events) > 0 && len(tried.answer.Events) > 0 {
-		r.timing.own = append(r.timing.own, own.answer.Events[0])
-		r.timing.fresh = append(r.timing.fresh, control.answer.Events[0])
-		r.timing.probe = append(r.timing.probe, tried.answer.Events[0])
+		r.timing.add(own.answer.Events[0], control.answer.Events[0], tried.answer.Events[0])
 	}
 }
 

@@ -135,6 +135,7 @@ func clip(s string) string {
 
 func (r *run) report() *Report {
 	r.finishReceipts()
+	r.finishUsages()
 	r.finishTiming()
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -93,54 +93,29 @@ func (c *client) violations() string {
 	return ""
 }
 
+// TestScopes: the table of permissions_test.go, tried by a client that is not the product's.
 func TestScopes(t *testing.T) {
 	k, err := identity.NewMemory("test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := broker(t, k.ServerAuth())
-	const token = "aaaaaaaaaaaaaaaaaaaaaaaaaa"
-
-	type rights struct{ publish, subscribe, noPublish, noSubscribe []string }
-	for _, tt := range []struct {
-		role identity.Role
-		name string
-		rights
-	}{
-		{identity.Router, "r0", rights{
-			publish: []string{"job.prefill.p0", "job.decode.d0", "cancel.d0", "ping.p0", "announce.router.r0",
-				"$JS.API.STREAM.PURGE.KV_d0", "$JS.API.CONSUMER.DELETE.KV_d0.d0"},
-			subscribe:   []string{"announce.>", "out.r0.>", "_INBOX.r0.>"},
-			noPublish:   []string{"announce.router.r1", "announce.decode.d0", "kv.d0.x.1." + token, "credit.p0.d0", "out.r0.x", "$JS.API.CONSUMER.MSG.NEXT.KV_d0.d0", "$JS.API.STREAM.MSG.GET.KV_d0", "$JS.API.DIRECT.GET.KV_d0", "$JS.ACK.KV_d0.d0.1.1.1.1.0", "$SYS.REQ.SERVER.PING"},
-			noSubscribe: []string{"out.r1.>", "out.>", "kv.>", "_INBOX.>", "_INBOX.d0.>", "job.>", ">"},
-		}},
-		{identity.Prefill, "p0", rights{
-			publish:     []string{"kv.d0.x.1." + token, "out.r0.x." + token, "announce.prefill.p0"},
-			subscribe:   []string{"job.prefill.p0", "cancel.p0", "ping.p0", "credit.p0.>", "announce.decode.*", "announce.router.*", "_INBOX.p0.>"},
-			noPublish:   []string{"announce.prefill.p1", "announce.decode.p0", "job.decode.d0", "cancel.d0", "ping.d0", "credit.p1.p0", "$JS.API.INFO", "$JS.API.STREAM.CREATE.KV_d0", "$JS.API.STREAM.PURGE.KV_d0", "$JS.API.CONSUMER.CREATE.KV_d0.x", "$JS.API.CONSUMER.MSG.NEXT.KV_d0.d0", "$JS.API.DIRECT.GET.KV_d0", "_INBOX.d0.x"},
-			noSubscribe: []string{"job.prefill.p1", "job.prefill.*", "job.>", "kv.>", "out.>", "credit.p1.>", "credit.>", "announce.>", "_INBOX.p1.>", ">"},
-		}},
-		{identity.Decode, "d0", rights{
-			publish: []string{"$JS.API.CONSUMER.MSG.NEXT.KV_d0.d0", "$JS.API.CONSUMER.INFO.KV_d0.d0",
-				"$JS.ACK.KV_d0.d0.1.1.1.1.0", "$JS.ACK._.hash.KV_d0.d0.1.1.1.1.0", "$JS.ACK._.hash.KV_d0.d0.1.1.1.1.0.rand",
-				"out.r0.x." + token, "credit.p0.d0", "announce.decode.d0"},
-			subscribe: []string{"job.decode.d0", "cancel.d0", "ping.d0", "announce.prefill.*", "announce.router.*", "_INBOX.d0.>"},
-			noPublish: []string{"$JS.API.CONSUMER.MSG.NEXT.KV_d1.d1", "$JS.API.CONSUMER.MSG.NEXT.KV_d1.d0", "$JS.API.CONSUMER.INFO.KV_d1.d1", "$JS.API.CONSUMER.CREATE.KV_d0.d0", "$JS.API.STREAM.INFO.KV_d0", "$JS.API.STREAM.MSG.GET.KV_d0", "$JS.API.DIRECT.GET.KV_d0", "$JS.API.STREAM.DELETE.KV_d0",
-				"$JS.ACK.KV_d1.d1.1.1.1.1.0", "$JS.ACK.KV_d1.d1.KV_d0.d0.1.1.0", "$JS.ACK._.hash.KV_d1.d1.1.1.1.1.0", "$JS.ACK.KV_d0.d0.KV_d1.d1.1.1.1.1.0",
-				"kv.d0.x.1." + token, "kv.d1.x.1." + token, "credit.p0.d1", "announce.decode.d1", "announce.prefill.d0", "job.decode.d1", "cancel.d1", "_INBOX.r0.x"},
-			noSubscribe: []string{"job.decode.d1", "job.decode.*", "kv.>", "kv.d0.>", "out.>", "announce.>", "announce.decode.*", "credit.>", "_INBOX.d1.>", ">"},
-		}},
-	} {
-		t.Run(tt.role, func(t *testing.T) {
-			c := connect(t, s, k, tt.role, tt.name)
-			for want, subjects := range map[bool][]string{false: tt.publish, true: tt.noPublish} {
+	acks := []string{"$JS.API.CONSUMER.MSG.NEXT.KV_d0.d0", "$JS.ACK.KV_d0.d0.1.1.1.1.0", "$JS.ACK._.hash.KV_d0.d0.1.1.1.1.0", "$JS.ACK._.hash.KV_d0.d0.1.1.1.1.0.rand"}
+	for _, r := range permissions() {
+		t.Run(r.role, func(t *testing.T) {
+			c := connect(t, s, k, r.role, r.name)
+			may := append(r.publish, r.destroys...)
+			if r.role == identity.Decode {
+				may = append(may, acks...) // nobody answers these
+			}
+			for want, subjects := range map[bool][]string{false: may, true: r.noPublish} {
 				for _, subject := range subjects {
 					if got := c.denied(t, func() error { return c.Publish(subject, nil) }); got != want {
 						t.Errorf("publish %s: denied %v, want %v", subject, got, want)
 					}
 				}
 			}
-			for want, subjects := range map[bool][]string{false: tt.subscribe, true: tt.noSubscribe} {
+			for want, subjects := range map[bool][]string{false: r.subscribe, true: r.noSubscribe} {
 				for _, subject := range subjects {
 					if got := c.denied(t, func() error { _, err := c.SubscribeSync(subject); return err }); got != want {
 						t.Errorf("subscribe %s: denied %v, want %v", subject, got, want)

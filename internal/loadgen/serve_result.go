@@ -23,20 +23,24 @@ type Percentiles struct {
 
 // ServeResult is what a client saw. Latencies are of answers that came whole.
 type ServeResult struct {
-	Model   string  `json:"model"`
-	Loop    string  `json:"loop"`               // open or closed
-	Rate    float64 `json:"rate,omitempty"`     // asked for, per second
-	Prompts string  `json:"prompts"`            // token_ids or words
-	Elapsed float64 `json:"elapsed_s"`          // from the first request to the last end
-	Sent    int     `json:"requests"`           // sent
-	Done    int     `json:"completed"`          // answers that came whole
-	Refused int     `json:"refused"`            // 429 and 503
-	Failed  int     `json:"failed"`             // every other end
-	Short   int     `json:"ended_early"`        // of completed: fewer tokens than asked for
-	Shed    int     `json:"shed"`               // open loop: due, but not sent; too many in flight
-	Within  int     `json:"within_slo"`         // of completed
-	Missing int     `json:"usage_missing"`      // of completed: tokens are counted as pieces of text
-	MaxLate float64 `json:"client_late_max_ms"` // the load generator's own lateness: > 10 is a client that is too slow
+	Model       string  `json:"model"`
+	Loop        string  `json:"loop"`           // open or closed
+	Rate        float64 `json:"rate,omitempty"` // asked for, per second
+	Concurrency int     `json:"concurrency"`    // clients of a closed loop, most in flight of an open one
+	Seed        uint64  `json:"seed"`
+	SLOTTFT     float64 `json:"slo_ttft_ms,omitempty"`
+	SLOITL      float64 `json:"slo_itl_ms,omitempty"`
+	Prompts     string  `json:"prompts"`            // token_ids or words
+	Elapsed     float64 `json:"elapsed_s"`          // from the first request to the last end
+	Sent        int     `json:"requests"`           // sent
+	Done        int     `json:"completed"`          // answers that came whole
+	Refused     int     `json:"refused"`            // 429 and 503
+	Failed      int     `json:"failed"`             // every other end
+	Short       int     `json:"ended_early"`        // of completed: fewer tokens than asked for
+	Shed        int     `json:"shed"`               // open loop: due, but not sent; too many in flight
+	Within      int     `json:"within_slo"`         // of completed
+	Missing     int     `json:"usage_missing"`      // of completed: tokens are counted as pieces of text
+	MaxLate     float64 `json:"client_late_max_ms"` // the load generator's own lateness: > 10 is a client that is too slow
 
 	RequestRate float64 `json:"requests_per_s"` // completed
 	Goodput     float64 `json:"goodput_per_s"`  // completed within the SLO
@@ -160,6 +164,7 @@ func (m *measured) result(can openai.Abilities, elapsed time.Duration) *ServeRes
 	defer m.mu.Unlock()
 	r := m.r
 	r.Model, r.Rate, r.Elapsed, r.MaxLate = can.Model, m.c.Rate, elapsed.Seconds(), ms(m.late)
+	r.Concurrency, r.Seed, r.SLOTTFT, r.SLOITL = m.c.Concurrency, m.c.Seed, ms(m.c.SLOTTFT), ms(m.c.SLOITL)
 	if r.Loop = "closed"; m.c.Rate > 0 {
 		r.Loop = "open"
 	}

@@ -178,7 +178,7 @@ func TestCancel(t *testing.T) {
 
 // goal: what a server does not take is found out, and is not an error.
 func TestDiscover(t *testing.T) {
-	refuse := ""
+	refuse, status := "", 400
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		raw, _ := io.ReadAll(req.Body)
 		has := func(what string) bool {
@@ -194,7 +194,8 @@ func TestDiscover(t *testing.T) {
 		}
 		json.Unmarshal(raw, &b)
 		if strings.Contains(refuse, "list") && strings.HasPrefix(string(b.Prompt), "[") || has("ignore_eos") || has("/completions") || has("/chat/") {
-			w.WriteHeader(400)
+			w.Header().Set("retry-after-ms", "1")
+			w.WriteHeader(status)
 			return
 		}
 		logprobs := `null`
@@ -228,6 +229,16 @@ func TestDiscover(t *testing.T) {
 			t.Errorf("without %q: %v\ngot  %+v\nwant %+v", tt.refuse, err, got, want)
 		}
 	}
+	// One that breaks over what it does not do, and one that is only busy.
+	refuse, status = "ignore_eos", 500
+	if got, err := c.Discover(context.Background(), "k", "m"); err != nil || got.IgnoreEOS || !got.Chat {
+		t.Errorf("status 500: %v %+v", err, got)
+	}
+	status = 503
+	if got, err := c.Discover(context.Background(), "k", "m"); err == nil {
+		t.Errorf("status 503: %+v", got)
+	}
+	status = 400
 	refuse = "/completions" // a part of both paths
 	if _, err := c.Discover(context.Background(), "k", "m"); !errors.Is(err, ErrUnusable) {
 		t.Errorf("nothing: %v", err)

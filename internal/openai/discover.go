@@ -114,6 +114,8 @@ func (c *Client) takes(ctx context.Context, key string, r Request) (*Answer, err
 			return nil, nil
 		case got.Status == http.StatusNotImplemented:
 			return nil, nil
+		case try == tries && got.Status != http.StatusServiceUnavailable && got.Status != http.StatusTooManyRequests && (r.IDs != nil || r.Logprobs || r.IgnoreEOS):
+			return nil, nil // some servers break over what they do not do
 		case try == tries:
 			return nil, fmt.Errorf("openai: status %d to a small request, %d times", got.Status, tries)
 		}
