@@ -24,8 +24,8 @@ type Config struct {
 	// Salt makes another model: another fingerprint, other numbers.
 	Salt uint64
 
-	// Between, if set, is called in every step after its entries were written and
-	// before any is read; Watch after each sum. Both are for the simulator.
+	// Between, if set, is called in every step before its entries are written, and
+	// again before any is read; Watch after each sum. Both are for the simulator.
 	Between func()
 	Watch   func(Sum)
 }
@@ -111,6 +111,9 @@ func (r *runner) Forward(kp kernels.Pages, seqs []model.Seq) ([]model.Out, error
 		return nil, fmt.Errorf("%w: %d rows, %d sequences; at most %d and %d", model.ErrStepSize, rows, len(seqs), r.maxRows, r.maxSeqs)
 	}
 	r.outs = append(r.outs[:0], make([]model.Out, len(seqs))...)
+	if r.e.cfg.Between != nil {
+		r.e.cfg.Between()
+	}
 	for i := range seqs {
 		if err := r.fits(&seqs[i]); err != nil {
 			r.outs[i].Err = err

@@ -18,6 +18,11 @@
 // What is signed, sealed, bound and compared is unchanged: the stand-ins fail
 // for other bytes, keys and names exactly where the real ones do.
 //
+// Not in it: HTTP; the bytes of the window and of credits, which blocks this small
+// never reach; an engine that writes after its step has ended, as a device's copy
+// engine might: a step here is over when Forward returns, though messages, cancels
+// among them, arrive while it runs.
+//
 // A schedule promises, and is checked for:
 //
 //   - no entry is read that is not the reader's own, and none of another tenant or
