@@ -26,8 +26,8 @@ type edgeFlags struct {
 }
 
 // config fills in what the flags say, and the tokenizer of the model file.
-func (f edgeFlags) config(modelPath string, reg *tenant.Registry, drain time.Duration) (router.Config, io.Closer, error) {
-	tok, header, err := readTokenizer(modelPath)
+func (f edgeFlags) config(source sourceFlags, reg *tenant.Registry, drain time.Duration) (router.Config, io.Closer, error) {
+	tok, header, err := source.tokenizer()
 	if err != nil {
 		return router.Config{}, nil, err
 	}
@@ -37,7 +37,7 @@ func (f edgeFlags) config(modelPath string, reg *tenant.Registry, drain time.Dur
 		SSEHeartbeatAfter: f.SSEHeartbeatAfter, DrainTimeout: drain,
 	}
 	if cfg.ModelID == "" {
-		cfg.ModelID = modelID(modelPath)
+		cfg.ModelID = source.modelID()
 	}
 	var closer io.Closer = io.NopCloser(nil)
 	if f.AuditLog != "" {
@@ -53,7 +53,7 @@ func (f edgeFlags) config(modelPath string, reg *tenant.Registry, drain time.Dur
 type routerCmd struct {
 	nodeFlags   `embed:""`
 	edgeFlags   `embed:""`
-	Model       string `help:"The model's GGUF file; only its header (tokenizer, template) is read." required:"" type:"existingfile"`
+	sourceFlags `embed:""`
 	TenantsFile string `help:"Tenants and the hashes of their keys; see bulkhead tenant." required:"" type:"existingfile"`
 	StreamBytes int64  `help:"Hard bound of one decode node's KV stream, in bytes." default:"268435456"`
 }
@@ -67,7 +67,7 @@ func (c routerCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cfg, audit, err := c.config(c.Model, reg, c.DrainTimeout)
+	cfg, audit, err := c.config(c.sourceFlags, reg, c.DrainTimeout)
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ type commands struct {
 	Tenant  tenantCmd  `cmd:"" help:"Manage the tenants file."`
 	Bench   benchCmd   `cmd:"" help:"Measure."`
 	Canary  canaryCmd  `cmd:"" help:"Look for leaks between the tenants of a live OpenAI-compatible server; exit status 2 if anything is found."`
+	Sim     simCmd     `cmd:"" help:"Run simulated clusters under every fault of bus, nodes and clients, by seed."`
 	Health  healthCmd  `cmd:"" help:"Ask a role whether it is well; the exit status says."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"bulkhead/internal/kv"
 	"bulkhead/internal/metrics"
 	"bulkhead/internal/model"
+	"bulkhead/internal/provenance"
 	"bulkhead/internal/tokenizer"
 	"bulkhead/kernels/cpu"
 	"bulkhead/prefill"
@@ -26,12 +28,24 @@ import (
 
 // modelFlags choose and load a model.
 type modelFlags struct {
-	Model   string `help:"The model, a GGUF file." required:"" type:"existingfile"`
-	Threads int    `help:"Threads of the engine; 0 is one per core." default:"0"`
-	CPUTier string `help:"Instruction set of the kernels (avx512vnni, avx2, generic); empty is the best there is." default:""`
+	sourceFlags `embed:""`
+	Threads     int    `help:"Threads of the engine; 0 is one per core." default:"0"`
+	CPUTier     string `help:"Instruction set of the kernels (avx512vnni, avx2, generic); empty is the best there is." default:""`
+}
+
+// engineOf makes the engine that the flags name.
+func (f modelFlags) engineOf(log *slog.Logger) (model.Engine, error) {
+	if f.Engine == engineProvenance {
+		log.Warn("this is the provenance engine: a test instrument that computes no language")
+		return provenance.New(provenance.Config{Window: f.ProvenanceWindow})
+	}
+	return f.engine(log)
 }
 
 func (f modelFlags) engine(log *slog.Logger) (*model.Model, error) {
+	if f.Model == "" {
+		return nil, errNoModel
+	}
 	backend, err := cpu.New(cpu.Config{Threads: f.Threads, Tier: f.CPUTier})
 	if err != nil {
 		return nil, err
@@ -48,6 +62,36 @@ func (f modelFlags) engine(log *slog.Logger) (*model.Model, error) {
 	return m, nil
 }
 
+// sourceFlags say what the cluster serves.
+type sourceFlags struct {
+	Model            string `help:"The model, a GGUF file; a router reads only its header (tokenizer, template)." type:"existingfile"`
+	Engine           string `help:"What computes: the model, or provenance, a test engine without a model whose answers show which KV pages were read." enum:"model,provenance" default:"model"`
+	ProvenanceWindow int    `help:"Window of the provenance engine in tokens." default:"1048576"`
+}
+
+const engineProvenance = "provenance"
+
+var errNoModel = errors.New("--model is missing")
+
+// tokenizer gives what a router needs of a model: no weights.
+func (f sourceFlags) tokenizer() (*tokenizer.Tokenizer, [32]byte, error) {
+	switch {
+	case f.Engine == engineProvenance:
+		return provenance.NewTokenizer()
+	case f.Model == "":
+		return nil, [32]byte{}, errNoModel
+	}
+	return readTokenizer(f.Model)
+}
+
+// modelID is the name that clients ask for: the file's, without its ending.
+func (f sourceFlags) modelID() string {
+	if f.Engine == engineProvenance {
+		return engineProvenance
+	}
+	return strings.TrimSuffix(filepath.Base(f.Model), filepath.Ext(f.Model))
+}
+
 // readTokenizer reads what a router needs of a model file: no weights.
 func readTokenizer(path string) (tok *tokenizer.Tokenizer, header [32]byte, err error) {
 	f, err := gguf.Open(path)
@@ -59,11 +103,6 @@ func readTokenizer(path string) (tok *tokenizer.Tokenizer, header [32]byte, err 
 		return nil, header, err
 	}
 	return tok, f.HeaderDigest(), nil
-}
-
-// modelID is the name that clients ask for: the file's, without its ending.
-func modelID(path string) string {
-	return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 }
 
 // nodeFlags are shared by the roles that join a bus.
@@ -84,7 +123,7 @@ type poolFlags struct {
 }
 
 // size fills in a capacity that was not given, and judges it.
-func (f *poolFlags) size(m *model.Model, windows int) (err error) {
+func (f *poolFlags) size(m model.Engine, windows int) (err error) {
 	window := f.Window
 	if window == 0 {
 		window = m.Facts().Window
@@ -165,7 +204,7 @@ func (c prefillCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := c.engine(log)
+	m, err := c.engineOf(log)
 	if err != nil {
 		return err
 	}
@@ -201,7 +240,7 @@ func (c decodeCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := c.engine(log)
+	m, err := c.engineOf(log)
 	if err != nil {
 		return err
 	}

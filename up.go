@@ -46,7 +46,7 @@ func (c upCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := c.engine(log)
+	m, err := c.engineOf(log)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (c upCmd) Run(ctx context.Context) error {
 	if err := c.sizes(m); err != nil {
 		return err
 	}
-	rc, audit, err := c.config(c.Model, reg, c.DrainTimeout)
+	rc, audit, err := c.config(c.sourceFlags, reg, c.DrainTimeout)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (c upCmd) tenants() (reg *tenant.Registry, key string, err error) {
 }
 
 // sizes fills in the capacities that were not given.
-func (c *upCmd) sizes(m *model.Model) (err error) {
+func (c *upCmd) sizes(m model.Engine) (err error) {
 	if c.Prefill < 1 || c.Decode < 1 {
 		return fmt.Errorf("--prefill is %d and --decode is %d, want at least one node each", c.Prefill, c.Decode)
 	}
@@ -122,7 +122,7 @@ func (c *upCmd) sizes(m *model.Model) (err error) {
 }
 
 // greet says what a person needs to try it.
-func (c upCmd) greet(addr, id, key string, m *model.Model) {
+func (c upCmd) greet(addr, id, key string, m model.Engine) {
 	window := c.Window
 	if window == 0 {
 		window = m.Facts().Window

@@ -85,6 +85,10 @@ func (in *inbound) frame(h seal.Header, link [32]byte) (want bool, err error) {
 	if mutant.Off(mutant.DecodeCount) { // the sender's word on how much there is
 		expect.Blocks, expect.TokenEnd, expect.PayloadLen = h.Blocks, h.TokenEnd, h.PayloadLen
 	}
+	if mutant.Off(mutant.AttemptBinding) { // any attempt's frame at this request
+		expect.TokenHash, expect.Attempt, expect.PrefillEpoch, expect.Prefill = h.TokenHash, h.Attempt, h.PrefillEpoch, h.Prefill
+		expect.PromptDigest, expect.PrefixDigest = h.PromptDigest, h.PrefixDigest
+	}
 	if h != expect {
 		return false, fmt.Errorf("%w: frame %d: %s", ErrHeader, h.Seq, differing(h, expect))
 	}

@@ -21,6 +21,7 @@ import (
 type Config struct {
 	Peer   *transfer.Peer
 	Engine model.Engine
+	Key    transfer.BootKey // nil: a new *seal.Key
 
 	Capacity    int  // tokens the pool holds
 	Window      int  // longest prompt + max_new; 0: the model's own
@@ -45,7 +46,7 @@ const tickEvery = 200 * time.Millisecond
 type Node struct {
 	cfg    Config
 	window int
-	key    *seal.Key
+	key    transfer.BootKey
 	pool   *kv.Pool
 	pages  kernels.Pages
 	recv   *receiver
@@ -86,18 +87,20 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := seal.NewKey()
-	if err != nil {
-		return nil, err
+	key := cfg.Key
+	if key == nil {
+		if key, err = seal.NewKey(); err != nil {
+			return nil, err
+		}
 	}
 	n := &Node{cfg: cfg, window: window, key: key, pool: pool, pages: pages, log: cfg.Log.With("node", cfg.Peer.Name()), wake: make(chan struct{}, 1)}
 	n.recv = &receiver{
 		self: transfer.Self{Role: transfer.RoleDecode, Node: cfg.Peer.Name(), Epoch: cfg.Peer.Epoch(), Model: facts.Fingerprint, Vocab: facts.Vocab},
 		peer: cfg.Peer, key: key, pool: pool, pages: pages,
 		layout: facts.Layout.Fingerprint(), window: window,
-		now: time.Now, log: n.log, stats: cfg.Metrics,
+		now: cfg.Peer.Now, log: n.log, stats: cfg.Metrics,
 		attempts: map[transfer.ID]*attempt{}, current: map[sequenceKey]*attempt{},
-		staging: make([]byte, 0, seal.MaxPayload),
+		staging: make([]byte, 0, min(seal.MaxPayload, facts.Layout.PageBytes())), // no frame is more than a block
 	}
 	if n.worker, err = newWorker(n, cfg.MaxBatch); err != nil {
 		return nil, err
@@ -141,12 +144,29 @@ func (n *Node) Run(ctx context.Context) error {
 	defer stop()
 	wg.Go(func() { n.worker.run(live) })
 
+	unserve, err := n.serve()
+	defer unserve()
+	if err != nil {
+		return err
+	}
+	wg.Go(func() { p.Heartbeat(live, n.wake, n.announce) })
+	wg.Go(func() { n.tick(live) })
+
+	<-ctx.Done()
+	n.drain()
+	return nil
+}
+
+// serve begins to hear what the bus has for this node. stop is to be called also
+// after an error.
+func (n *Node) serve() (stop func(), err error) {
+	p := n.cfg.Peer
 	var stops []func()
-	defer func() {
+	stop = func() {
 		for _, f := range stops {
 			f()
 		}
-	}()
+	}
 	serve := func(stop func(), err error) error {
 		if err == nil {
 			stops = append(stops, stop)
@@ -171,14 +191,9 @@ func (n *Node) Run(ctx context.Context) error {
 			answer(accept, no)
 		})),
 	); err != nil {
-		return fmt.Errorf("decode: %w", err)
+		return stop, fmt.Errorf("decode: %w", err)
 	}
-	wg.Go(func() { p.Heartbeat(live, n.wake, n.announce) })
-	wg.Go(func() { n.tick(live) })
-
-	<-ctx.Done()
-	n.drain()
-	return nil
+	return stop, nil
 }
 
 // announce is what the node says of itself now.

@@ -1,15 +1,19 @@
 package decode
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"bulkhead/internal/identity"
 	"bulkhead/internal/kv"
+	"bulkhead/internal/model"
 	"bulkhead/internal/mutant"
 	"bulkhead/kernels"
 	"bulkhead/transfer"
@@ -32,8 +36,18 @@ type attempt struct {
 	deadline time.Time // of the first token
 	started  time.Time
 
-	consumed, credited int64 // bytes of frames
-	running            bool  // the engine has it
+	order              uint64 // of its reservation
+	consumed, credited int64  // bytes of frames
+	running            bool   // the engine has it
+}
+
+// source says for whom the attempt is computed.
+func (a *attempt) source(epoch uint64) model.Source {
+	c := &a.grant.Claims
+	return model.Source{
+		Tenant: c.Tenant, Request: c.Request, Child: c.Child, Attempt: c.Attempt,
+		Prompt: len(a.grant.Job.Prompt), Prefill: a.in.prefillEpoch, Decode: epoch,
+	}
 }
 
 // sequenceKey names what at most one attempt may work on at a time.
@@ -46,7 +60,7 @@ type sequenceKey struct {
 type receiver struct {
 	self   transfer.Self
 	peer   *transfer.Peer
-	key    *seal.Key
+	key    transfer.BootKey
 	pool   *kv.Pool
 	pages  kernels.Pages
 	layout transfer.Hash
@@ -63,6 +77,7 @@ type receiver struct {
 	current  map[sequenceKey]*attempt
 	staging  []byte
 	draining bool
+	accepted uint64 // reservations so far
 }
 
 // reserve takes a router's job: DESIGN.md section 4's order, then pages for
@@ -85,7 +100,7 @@ func (r *receiver) reserve(job transfer.Job, from identity.Peer) (*transfer.Acce
 	if r.draining {
 		return nil, reject(g, transfer.ReasonDraining, nil)
 	}
-	if err := r.once.Use(g.Hash, g.Claims.Expires, r.now()); err != nil {
+	if err := r.once.Use(g.Hash, g.Claims.Expires, r.now()); err != nil && !mutant.Off(mutant.TokenOnce) {
 		return nil, reject(g, transfer.ReasonDuplicate, err)
 	}
 	seq := sequenceKey{g.Claims.Request, g.Claims.Child}
@@ -105,6 +120,8 @@ func (r *receiver) reserve(job transfer.Job, from identity.Peer) (*transfer.Acce
 		deadline: job.Deadline, started: r.now(),
 		credited: transfer.FirstCredit,
 	}
+	r.accepted++
+	a.order = r.accepted
 	r.attempts[transfer.Fingerprint(g.Hash)] = a
 	r.current[seq] = a
 	return &transfer.Accept{TokenHash: g.Hash, Pages: len(table.Entries())}, nil
@@ -121,12 +138,15 @@ func (r *receiver) take(m transfer.KVMsg) {
 		return
 	}
 	a := r.attempts[msg.Subject.Token]
+	if mutant.Off(mutant.AttemptBinding) && a == nil {
+		a = r.anyAttempt(msg.Subject)
+	}
 	if a == nil || msg.Subject.Decode != r.self.Node {
 		r.stats.refused("unknown")
 		m.Term()
 		return
 	}
-	if c := a.grant.Claims; msg.Subject.Request != transfer.ID(c.Request) || msg.Subject.Attempt != c.Attempt {
+	if c := a.grant.Claims; (msg.Subject.Request != transfer.ID(c.Request) || msg.Subject.Attempt != c.Attempt) && !mutant.Off(mutant.AttemptBinding) {
 		m.Term()
 		r.fail(a, transfer.ReasonProtocol, errors.New("subject disagrees with the token it names"))
 		return
@@ -161,6 +181,17 @@ func (r *receiver) malformed(m transfer.KVMsg, err error) {
 		return
 	}
 	r.fail(a, transfer.ReasonProtocol, err)
+}
+
+// anyAttempt is the attempt at the request of a subject, whichever it is. Only a
+// test build without the binding calls it.
+func (r *receiver) anyAttempt(s transfer.KVSubject) *attempt {
+	for _, a := range r.inOrder() {
+		if transfer.ID(a.grant.Claims.Request) == s.Request {
+			return a
+		}
+	}
+	return nil
 }
 
 // handle does what one message asks. An error ends the attempt.
@@ -341,7 +372,7 @@ func (r *receiver) tick() {
 	defer r.mu.Unlock()
 	now := r.now()
 	r.once.Prune(now)
-	for _, a := range r.attempts {
+	for _, a := range r.inOrder() {
 		switch {
 		case a.running:
 		case !now.Before(a.deadline):
@@ -408,6 +439,12 @@ func (r *receiver) load() (running, waiting int) {
 	return running, waiting
 }
 
+// inOrder lists the attempts by reservation, so that a run can be repeated.
+// Caller holds mu.
+func (r *receiver) inOrder() []*attempt {
+	return slices.SortedFunc(maps.Values(r.attempts), func(a, b *attempt) int { return cmp.Compare(a.order, b.order) })
+}
+
 // drain refuses new jobs from now on.
 func (r *receiver) drain() {
 	r.mu.Lock()
@@ -419,7 +456,7 @@ func (r *receiver) drain() {
 func (r *receiver) abandonAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, a := range r.attempts {
+	for _, a := range r.inOrder() {
 		r.end(a, transfer.ReasonDraining, errors.New("the node is shutting down"))
 	}
 }

@@ -193,6 +193,7 @@ func (w *worker) rows(d Decision) (rows []*running, seqs []model.Seq) {
 			Pos:    len(q.attempt.grant.Job.Prompt) + last,
 			Table:  q.attempt.table.Entries(),
 			Logits: true,
+			Source: q.attempt.source(w.node.recv.self.Epoch),
 		})
 	}
 	return rows, seqs

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"bulkhead/internal/kv"
+	"bulkhead/internal/model"
 	"bulkhead/internal/sample"
 	"bulkhead/transfer"
 	"bulkhead/transfer/seal"
@@ -40,6 +41,12 @@ type attempt struct {
 	pending int           // parties that still touch the pages: engine, shipper
 }
 
+// source says for whom the attempt is computed.
+func (a *attempt) source(epoch uint64) model.Source {
+	c := &a.grant.Claims
+	return model.Source{Tenant: c.Tenant, Request: c.Request, Child: c.Child, Attempt: c.Attempt, Prompt: len(a.prompt), Prefill: epoch}
+}
+
 // computed tells the shipper how far the engine is.
 func (a *attempt) computed(blocks int, first *sample.Token) {
 	a.mu.Lock()
@@ -52,21 +59,8 @@ func (a *attempt) computed(blocks int, first *sample.Token) {
 	a.moved = make(chan struct{})
 }
 
-// waitBlock returns when block i is complete.
-func (a *attempt) waitBlock(i int) error {
-	return a.wait(func() bool { return a.blocks > i })
-}
-
-// waitFirst returns the first token when it is sampled.
-func (a *attempt) waitFirst() (sample.Token, error) {
-	if err := a.wait(func() bool { return a.first != nil }); err != nil {
-		return sample.Token{}, err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return *a.first, nil
-}
-
+// wait returns when done, called with mu held, is true, or with the cause of the
+// attempt's end.
 func (a *attempt) wait(done func() bool) error {
 	for {
 		a.mu.Lock()

@@ -48,7 +48,7 @@ func (n *Node) take(tj transfer.Job, from identity.Peer) (*transfer.Accept, *tra
 	if err != nil {
 		return nil, reject(g, transfer.ReasonProtocol, err)
 	}
-	if err := n.once.Use(g.Hash, g.Claims.Expires, now); err != nil {
+	if err := n.once.Use(g.Hash, g.Claims.Expires, now); err != nil && !mutant.Off(mutant.TokenOnce) {
 		return nil, reject(g, transfer.ReasonDuplicate, err)
 	}
 	a, err := n.newAttempt(g, prompt, plan, decode)
@@ -59,14 +59,14 @@ func (n *Node) take(tj transfer.Job, from identity.Peer) (*transfer.Accept, *tra
 		n.drop(a)
 		return nil, refused(g, err)
 	}
-	go n.ship(a)
+	n.begin(a)
 	return &transfer.Accept{TokenHash: g.Hash, Pages: len(a.table.Entries())}, nil
 }
 
 // newAttempt reserves the pages and makes the attempt's fresh keys.
 func (n *Node) newAttempt(g *transfer.Grant, prompt []int32, plan seal.Plan, decode transfer.Announce) (*attempt, error) {
 	lease := kv.Lease{Tenant: g.Claims.Tenant, Request: g.Claims.Request, Child: g.Claims.Child, Attempt: g.Claims.Attempt}
-	table, cached, err := n.pool.ReserveWithPrefix(lease, g.Claims.PrefixScope, prompt, len(prompt))
+	table, cached, err := n.hold(lease, g, prompt)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,11 @@ func (n *Node) newAttempt(g *transfer.Grant, prompt []int32, plan seal.Plan, dec
 		out: n.cfg.Peer.NewOutput(g.Job, g.Hash), moved: make(chan struct{}),
 		blocks: cached / kernels.BlockTokens, pending: 2,
 	}
-	a.publish = func() { n.publishPrefix(a) }
+	a.publish = func() {
+		if !n.private {
+			n.publishPrefix(a)
+		}
+	}
 	ctx, stop := context.WithDeadline(context.Background(), g.Job.Deadline)
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
 	context.AfterFunc(a.ctx, stop)
@@ -84,7 +88,7 @@ func (n *Node) newAttempt(g *transfer.Grant, prompt []int32, plan seal.Plan, dec
 		table.Release()
 		return nil, err
 	}
-	if a.keys, a.enc, err = seal.NewSender(decode.HPKE, g.Hash); err != nil {
+	if a.keys, a.enc, err = n.cfg.Peer.NewSender(decode.HPKE, g.Hash); err != nil {
 		return fail(err)
 	}
 	if a.writer, err = table.BeginWrite(); err != nil {
@@ -110,6 +114,16 @@ func (n *Node) newAttempt(g *transfer.Grant, prompt []int32, plan seal.Plan, dec
 		n.mu.Unlock()
 	})
 	return a, nil
+}
+
+// hold reserves the pages of a prompt, with the tenant's cached blocks if the
+// engine's blocks may be shared.
+func (n *Node) hold(lease kv.Lease, g *transfer.Grant, prompt []int32) (*kv.Table, int, error) {
+	if n.private {
+		table, err := n.pool.Reserve(lease, len(prompt))
+		return table, 0, err
+	}
+	return n.pool.ReserveWithPrefix(lease, g.Claims.PrefixScope, prompt, len(prompt))
 }
 
 // drop takes back a job that nobody has begun with.

@@ -21,6 +21,7 @@ import (
 type Config struct {
 	Peer   *transfer.Peer
 	Engine model.Engine
+	Key    transfer.BootKey // nil: a new *seal.Key
 
 	Capacity    int  // tokens the pool holds
 	Window      int  // longest prompt + max_new; 0: the model's own
@@ -42,18 +43,20 @@ const tickEvery = 200 * time.Millisecond
 
 // Node is a prefill node. New makes it, Run runs it.
 type Node struct {
-	cfg    Config
-	self   transfer.Self
-	layout transfer.Hash
-	window int
-	key    *seal.Key
-	pool   *kv.Pool
-	pages  kernels.Pages
-	dir    *transfer.Directory
-	worker *worker
-	once   transfer.Once
-	stats  *Metrics
-	log    *slog.Logger
+	cfg     Config
+	self    transfer.Self
+	layout  transfer.Hash
+	window  int
+	private bool // nothing goes into the prefix cache
+	key     transfer.BootKey
+	pool    *kv.Pool
+	pages   kernels.Pages
+	dir     *transfer.Directory
+	worker  *worker
+	begin   func(*attempt) // ships an accepted attempt
+	once    transfer.Once
+	stats   *Metrics
+	log     *slog.Logger
 
 	draining atomic.Bool
 	wake     chan struct{}
@@ -96,14 +99,16 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := seal.NewKey()
-	if err != nil {
-		return nil, err
+	key := cfg.Key
+	if key == nil {
+		if key, err = seal.NewKey(); err != nil {
+			return nil, err
+		}
 	}
 	n := &Node{
 		cfg:    cfg,
 		self:   transfer.Self{Role: transfer.RolePrefill, Node: cfg.Peer.Name(), Epoch: cfg.Peer.Epoch(), Model: facts.Fingerprint, Vocab: facts.Vocab},
-		layout: facts.Layout.Fingerprint(), window: window,
+		layout: facts.Layout.Fingerprint(), window: window, private: facts.Private,
 		key: key, pool: pool, pages: pages, stats: cfg.Metrics,
 		log:  cfg.Log.With("node", cfg.Peer.Name()),
 		wake: make(chan struct{}, 1), senders: map[string]*transfer.KVSender{}, jobs: map[transfer.Hash]*attempt{},
@@ -136,21 +141,36 @@ func (n *Node) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
-	dir, err := p.WatchPeers(transfer.RoleDecode)
+	n.begin = func(a *attempt) { go n.ship(a) }
+	unserve, err := n.serve()
+	defer unserve()
 	if err != nil {
-		return fmt.Errorf("prefill: %w", err)
+		return err
 	}
-	defer dir.Close()
-	n.dir = dir
-	dir.OnChange(n.forgetSenders)
 	wg.Go(func() { n.worker.run(live) })
+	wg.Go(func() { p.Heartbeat(live, n.wake, n.announce) })
+	wg.Go(func() { n.tick(live) })
 
+	<-ctx.Done()
+	n.drain()
+	return nil
+}
+
+// serve begins to hear what the bus has for this node. stop is to be called also
+// after an error.
+func (n *Node) serve() (stop func(), err error) {
+	p := n.cfg.Peer
 	var stops []func()
-	defer func() {
+	stop = func() {
 		for _, f := range stops {
 			f()
 		}
-	}()
+	}
+	if n.dir, err = p.WatchPeers(transfer.RoleDecode); err != nil {
+		return stop, fmt.Errorf("prefill: %w", err)
+	}
+	stops = append(stops, n.dir.Close)
+	n.dir.OnChange(n.forgetSenders)
 	serve := func(stop func(), err error) error {
 		if err == nil {
 			stops = append(stops, stop)
@@ -172,14 +192,9 @@ func (n *Node) Run(ctx context.Context) error {
 			answer(accept, no)
 		})),
 	); err != nil {
-		return fmt.Errorf("prefill: %w", err)
+		return stop, fmt.Errorf("prefill: %w", err)
 	}
-	wg.Go(func() { p.Heartbeat(live, n.wake, n.announce) })
-	wg.Go(func() { n.tick(live) })
-
-	<-ctx.Done()
-	n.drain()
-	return nil
+	return stop, nil
 }
 
 // announce is what the node says of itself now.
@@ -207,7 +222,8 @@ func (n *Node) tick(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-t.C:
+		case <-t.C:
+			now := n.cfg.Peer.Now()
 			n.once.Prune(now)
 			n.worker.tick(now)
 		}
@@ -251,7 +267,7 @@ func (n *Node) buffer(bytes int) []byte {
 	if b, ok := n.free.Get().(*[]byte); ok && cap(*b) >= bytes {
 		return (*b)[:bytes]
 	}
-	return make([]byte, bytes, max(bytes, seal.MaxPayload))
+	return make([]byte, bytes, max(bytes, min(seal.MaxPayload, n.pages.Layout().PageBytes()))) // no frame is more than a block
 }
 
 func (n *Node) recycle(b []byte) {

@@ -29,15 +29,32 @@ const rejectWait = 2 * time.Second
 // all of it, or the attempt has ended otherwise.
 func (n *Node) ship(a *attempt) {
 	err := n.shipAll(a)
-	a.reader.Done()
-	if err == nil {
-		a.mu.Lock()
-		a.whole = true
-		a.mu.Unlock()
-		n.stats.shipped(a.plan.Bytes())
-	} else {
-		n.refuseAttempt(a, err)
+	if no := n.shipped(a, err); no != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), rejectWait)
+		if serr := a.kv.Reject(ctx, *no); serr != nil {
+			n.log.Warn("failure not sent to decode", "err", serr)
+		}
+		cancel()
 	}
+	n.leave(a)
+}
+
+// shipped notes how the shipping ended. It returns what decode is to be told, if
+// anything.
+func (n *Node) shipped(a *attempt, err error) *transfer.Reject {
+	a.reader.Done()
+	if err != nil {
+		return n.refuseAttempt(a, err)
+	}
+	a.mu.Lock()
+	a.whole = true
+	a.mu.Unlock()
+	n.stats.shipped(a.plan.Bytes())
+	return nil
+}
+
+// leave ends the shipper's part in an attempt.
+func (n *Node) leave(a *attempt) {
 	a.kv.Close()
 	a.cancel(context.Canceled)
 	n.worker.shipped(a, a.plan.Blocks(), true)
@@ -45,68 +62,52 @@ func (n *Node) ship(a *attempt) {
 }
 
 func (n *Node) shipAll(a *attempt) error {
-	open := transfer.Open{
-		Token: a.grant.Job.Token, Prefill: n.self.Node, PrefillEpoch: n.self.Epoch,
-		Enc: a.enc, Frames: a.plan.Frames(), Layout: n.layout,
-	}
-	if err := a.kv.Open(a.ctx, open); err != nil {
-		return err
-	}
-	chain := seal.NewChain()
-	for i := range a.plan.Frames() {
-		f := a.plan.Frame(i)
-		if err := a.waitBlock(f.Block); err != nil {
+	s := newShipment(n, a)
+	for {
+		m := s.next()
+		if m.kind == shipDone {
+			return nil
+		}
+		if err := a.wait(m.ready); err != nil {
 			return err
 		}
-		frame, err := n.sealFrame(a, i, f)
+		var err error
+		switch m.kind {
+		case shipOpen:
+			err = a.kv.Open(a.ctx, s.open())
+		case shipFrame:
+			var frame []byte
+			if frame, err = s.frame(); err == nil {
+				err = a.kv.Frame(a.ctx, frame)
+			}
+		case shipManifest:
+			// A frame that was not stored for good ends the attempt before anything is signed.
+			if err = a.kv.Flush(a.ctx); err == nil {
+				var statement []byte
+				if statement, err = s.manifest(); err == nil {
+					err = a.kv.Manifest(a.ctx, statement)
+				}
+			}
+		}
 		if err != nil {
 			return err
 		}
-		if err := chain.Add(frame); err != nil {
-			return err
-		}
-		if err := a.kv.Frame(a.ctx, frame); err != nil {
-			return err
-		}
-		if _, hi := a.plan.BlockFrames(f.Block); i == hi-1 {
-			n.worker.shipped(a, f.Block+1, false)
-		}
+		s.sent()
 	}
-	first, err := a.waitFirst()
-	if err != nil {
-		return err
-	}
-	// A shared block may have been condemned by another request's fault since.
-	if err := a.table.Sound(); err != nil {
-		return &refusal{transfer.ReasonIntegrity, err}
-	}
-	plain, err := transfer.EncodeFirst(first)
-	if err != nil {
-		return err
-	}
-	sealed, err := a.keys.SealFirst(plain)
-	if err != nil {
-		return err
-	}
-	statement, err := seal.Manifest{
-		TokenHash: a.grant.Hash, Blocks: a.plan.Blocks(), Tokens: a.plan.PromptLen,
-		Frames: a.plan.Frames(), Cached: a.cached, Chain: chain.Sum(), First: sealed,
-	}.Append(nil)
-	if err != nil {
-		return err
-	}
-	return a.kv.Manifest(a.ctx, statement)
 }
 
 // sealFrame reads a frame's layers out of the page, under the page's own
 // ownership check, and seals them. The frame is a buffer of its own: it must
 // stay as it is until it is stored, to be sent again as the same bytes.
-func (n *Node) sealFrame(a *attempt, i int, f seal.FrameSpec) ([]byte, error) {
+func (n *Node) sealFrame(a *attempt, i int, f seal.FrameSpec, lies *Lies) ([]byte, error) {
 	plain := n.buffer(f.Bytes)
 	defer n.recycle(plain)
 	if err := n.pages.Export(plain, a.table.Entries()[f.Block], f.Block, f.LayerStart, f.LayerEnd, f.TokenEnd-f.TokenStart); err != nil {
 		a.table.Quarantine("export: " + err.Error())
 		return nil, &refusal{transfer.ReasonIntegrity, err}
+	}
+	if lies != nil && lies.Plain != nil {
+		lies.Plain(i, plain)
 	}
 	frame := make([]byte, 0, seal.HeaderSize+f.Bytes+seal.TagSize)
 	return a.keys.SealFrame(frame, a.grant.Header(a.plan, i, n.self.Epoch), plain)
@@ -127,25 +128,21 @@ func (n *Node) publishPrefix(a *attempt) {
 	}
 }
 
-// refuseAttempt tells decode and the router that an attempt will not complete.
-// A cancelled one is ended by its router, which needs no telling.
-func (n *Node) refuseAttempt(a *attempt, err error) {
+// refuseAttempt tells the router that an attempt will not complete, and returns
+// what decode is to be told. A cancelled one is ended by its router, which tells both.
+func (n *Node) refuseAttempt(a *attempt, err error) *transfer.Reject {
 	reason := reasonOf(err)
 	n.stats.refused(string(reason))
 	n.log.Warn("attempt ended", "request", transfer.ID(a.grant.Claims.Request), "attempt", a.grant.Claims.Attempt,
 		"decode", a.grant.Claims.Decode, "reason", reason, "err", err)
 	if reason == transfer.ReasonCancelled {
-		return
+		return nil
 	}
-	no := transfer.Reject{TokenHash: a.grant.Hash, Reason: reason, Detail: err.Error()}
-	ctx, cancel := context.WithTimeout(context.Background(), rejectWait)
-	defer cancel()
-	if serr := a.out.Send(transfer.OutputBody{Fail: &no}); serr != nil {
+	no := &transfer.Reject{TokenHash: a.grant.Hash, Reason: reason, Detail: err.Error()}
+	if serr := a.out.Send(transfer.OutputBody{Fail: no}); serr != nil {
 		n.log.Warn("failure not sent to the router", "err", serr)
 	}
-	if serr := a.kv.Reject(ctx, no); serr != nil {
-		n.log.Warn("failure not sent to decode", "err", serr)
-	}
+	return no
 }
 
 // reasonOf finds the reason that travels for an error.

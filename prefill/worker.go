@@ -121,13 +121,7 @@ func (w *worker) load() (running, waiting int) {
 func (w *worker) run(ctx context.Context) {
 	defer w.runner.Close()
 	for {
-		w.mu.Lock()
-		events := w.events
-		w.events = nil
-		w.mu.Unlock()
-		for _, f := range events {
-			f()
-		}
+		w.take()
 		if w.step() {
 			continue
 		}
@@ -136,6 +130,17 @@ func (w *worker) run(ctx context.Context) {
 			return
 		case <-w.wake:
 		}
+	}
+}
+
+// take runs what was posted.
+func (w *worker) take() {
+	w.mu.Lock()
+	events := w.events
+	w.events = nil
+	w.mu.Unlock()
+	for _, f := range events {
+		f()
 	}
 }
 
@@ -171,7 +176,7 @@ func (w *worker) compute(chunks []Chunk) {
 	rows := 0
 	for i, c := range chunks {
 		a := w.attempts[c.Job]
-		seqs[i] = model.Seq{Tokens: a.prompt[c.Pos : c.Pos+c.Len], Pos: c.Pos, Table: a.table.Entries(), Logits: c.Last}
+		seqs[i] = model.Seq{Tokens: a.prompt[c.Pos : c.Pos+c.Len], Pos: c.Pos, Table: a.table.Entries(), Logits: c.Last, Source: a.source(w.node.self.Epoch)}
 		rows += c.Len
 	}
 	outs, err := w.runner.Forward(w.node.pages, seqs)

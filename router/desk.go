@@ -15,6 +15,7 @@ import (
 // of admission, board and queue behind one lock.
 type desk struct {
 	announced func() []transfer.Announce
+	now       func() time.Time
 	wait      time.Duration // how long a sequence may wait for a pair
 
 	log       *slog.Logger
@@ -28,6 +29,7 @@ type desk struct {
 func newDesk(cfg Config, announced func() []transfer.Announce) *desk {
 	return &desk{
 		announced: announced,
+		now:       time.Now,
 		wait:      cfg.QueueTimeout,
 		log:       cfg.Log,
 		admission: newAdmission(),
@@ -61,37 +63,37 @@ func (d *desk) refused() int {
 func (d *desk) enter(t *tenant.Tenant) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.admission.enter(t, time.Now())
+	return d.admission.enter(t, d.now())
 }
 
 func (d *desk) grow(t *tenant.Tenant, n int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.admission.grow(t, n, time.Now())
+	return d.admission.grow(t, n, d.now())
 }
 
 func (d *desk) charge(t *tenant.Tenant, tokens int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.admission.charge(t, tokens, time.Now())
+	return d.admission.charge(t, tokens, d.now())
 }
 
 func (d *desk) generated(t *tenant.Tenant, tokens int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.admission.generated(t, tokens, time.Now())
+	d.admission.generated(t, tokens, d.now())
 }
 
 func (d *desk) leave(t *tenant.Tenant, n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.admission.leave(t, n, time.Now())
+	d.admission.leave(t, n, d.now())
 }
 
 func (d *desk) rateHeaders(t *tenant.Tenant, h http.Header) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.admission.headers(t, h, time.Now())
+	d.admission.headers(t, h, d.now())
 }
 
 // best returns the pair with the largest limit as things stand.
@@ -113,7 +115,7 @@ func (d *desk) waiting() int {
 // free and nobody waits for it, else after a wait in the queue. An error means that there is
 // no point in waiting.
 func (d *desk) join(tenantID string, n need) (*ticket, error) {
-	now := time.Now()
+	now := d.now()
 	t := &ticket{tenant: tenantID, need: n, since: now, deadline: now.Add(d.wait), granted: make(chan grant, 1)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -145,7 +147,7 @@ func (d *desk) quit(t *ticket) {
 		default:
 		}
 	}
-	d.dispatchLocked(time.Now())
+	d.dispatchLocked(d.now())
 }
 
 // release gives claims back and serves those who wait for them.
@@ -153,7 +155,7 @@ func (d *desk) release(claims [2]reservation) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.releaseLocked(claims)
-	d.dispatchLocked(time.Now())
+	d.dispatchLocked(d.now())
 }
 
 func (d *desk) releaseLocked(claims [2]reservation) {
@@ -174,7 +176,7 @@ func (d *desk) dispatch() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.queue.waiting > 0 {
-		d.dispatchLocked(time.Now())
+		d.dispatchLocked(d.now())
 	}
 }
 

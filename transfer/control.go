@@ -3,6 +3,7 @@ package transfer
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 
 	"bulkhead/internal/identity"
@@ -11,12 +12,44 @@ import (
 // SendCancel ends an attempt on a node and returns when the node has confirmed
 // that its pages are on their way back. A node that is not there is ErrNodeLost.
 func (p *Peer) SendCancel(ctx context.Context, node string, c Cancel) error {
-	body, err := cancels.encode(&c)
+	q, err := p.NewCancelQuestion(node, c)
 	if err != nil {
 		return err
 	}
+	reply, err := p.bus.Request(ctx, q.Subject, q.Data)
+	if errors.Is(err, ErrNoResponders) {
+		return fmt.Errorf("%w: nobody listens on %s", ErrNodeLost, q.Subject)
+	}
+	if err != nil {
+		return err
+	}
+	return q.Confirmed(reply)
+}
+
+// CancelQuestion is a cancellation on its way: SendCancel for a caller that
+// waits for the answer itself.
+type CancelQuestion struct {
+	*Question
+	hash Hash
+}
+
+// NewCancelQuestion signs a cancellation.
+func (p *Peer) NewCancelQuestion(node string, c Cancel) (*CancelQuestion, error) {
+	body, err := cancels.encode(&c)
+	if err != nil {
+		return nil, err
+	}
 	subject := CancelSubject(node)
-	e, _, err := p.ask(ctx, subject, node, kindCancel, subject, body, kindCancelled)
+	q, err := p.question(subject, node, kindCancel, subject, body, kindCancelled)
+	if err != nil {
+		return nil, err
+	}
+	return &CancelQuestion{q, c.TokenHash}, nil
+}
+
+// Confirmed returns nil if an answer says that the attempt ended.
+func (q *CancelQuestion) Confirmed(reply []byte) error {
+	e, _, err := q.read(reply)
 	if err != nil {
 		return err
 	}
@@ -24,7 +57,7 @@ func (p *Peer) SendCancel(ctx context.Context, node string, c Cancel) error {
 	if err != nil {
 		return err
 	}
-	if back.TokenHash != c.TokenHash {
+	if back.TokenHash != q.hash {
 		return fmt.Errorf("%w: cancellation of another attempt confirmed", ErrEnvelope)
 	}
 	return nil

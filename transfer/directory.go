@@ -235,7 +235,7 @@ func (d *Directory) arm(now time.Time) {
 		d.timer.Stop()
 		d.timer = nil
 	}
-	if !next.IsZero() && !d.closed {
+	if !next.IsZero() && !d.closed && d.p.timers {
 		d.timer = time.AfterFunc(max(next.Sub(now), time.Millisecond), d.expire)
 	}
 }

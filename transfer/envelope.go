@@ -71,11 +71,11 @@ func answerDest(request []byte) string {
 
 // sign makes the envelope of a body.
 func (p *Peer) sign(k kind, dest string, body []byte) ([]byte, error) {
-	jwt, err := p.node.JWT()
+	jwt, err := p.suite.JWT()
 	if err != nil {
 		return nil, fmt.Errorf("transfer: sign %s: %w", k, err)
 	}
-	return envelopes.encode(&envelope{Kind: k, From: jwt, Body: body, Sig: p.node.Sign(string(k), dest, body)})
+	return envelopes.encode(&envelope{Kind: k, From: jwt, Body: body, Sig: p.suite.Sign(string(k), dest, body)})
 }
 
 // verify opens an envelope that should be of one of kinds and meant for dest:
@@ -104,14 +104,14 @@ func (p *Peer) sender(e envelope, dest string, kinds []kind) (identity.Peer, err
 	if !slices.Contains(kinds, e.Kind) {
 		return identity.Peer{}, fmt.Errorf("%w: kind %q where %q belongs", ErrEnvelope, e.Kind, kinds)
 	}
-	from, err := p.authority.Verify(e.From, p.clock())
+	from, err := p.suite.Verify(e.From, p.clock())
 	if err != nil {
 		return identity.Peer{}, fmt.Errorf("%w: %s: %w", ErrEnvelope, e.Kind, err)
 	}
 	if !slices.Contains(senders[e.Kind], Role(from.Role)) {
 		return identity.Peer{}, fmt.Errorf("%w: a %s node sent %s", ErrEnvelope, from.Role, e.Kind)
 	}
-	if err := from.VerifySig(string(e.Kind), dest, e.Body, e.Sig); err != nil {
+	if err := p.suite.VerifySig(from, string(e.Kind), dest, e.Body, e.Sig); err != nil {
 		return identity.Peer{}, fmt.Errorf("%w: %s by %s %s: %w", ErrEnvelope, e.Kind, from.Role, from.Name, err)
 	}
 	return from, nil

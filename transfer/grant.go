@@ -1,7 +1,6 @@
 package transfer
 
 import (
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"time"
@@ -42,13 +41,7 @@ func (p *Peer) VerifyJob(job Job, from identity.Peer, self Self, now time.Time) 
 	if Role(from.Role) != RoleRouter {
 		return no(ReasonToken, 0, 0, "job from a node that is no router")
 	}
-	keyOf := func(router string) (ed25519.PublicKey, error) {
-		if router != from.Name {
-			return nil, fmt.Errorf("token of router %q in a job of %q", router, from.Name)
-		}
-		return from.Public, nil
-	}
-	claims, err := tenant.Verify(job.Token, keyOf, p.authority.ClusterID(), now)
+	claims, err := p.suite.VerifyToken(job.Token, from, now)
 	if err != nil {
 		return no(ReasonToken, 0, 0, err.Error())
 	}

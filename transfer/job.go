@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"bulkhead/internal/identity"
-	"bulkhead/transfer/seal"
 )
 
 // jobInfo and jobAAD bind a sealed job to this use, to the node and boot that
@@ -23,16 +22,50 @@ func (p *Peer) jobAAD(subject string, epoch uint64, router string) []byte {
 // and waits for its answer: an Accept, or as error *[Rejected] (the node's
 // signed no), [ErrNodeLost] at once when it is gone, or ctx's error.
 func (p *Peer) SubmitJob(ctx context.Context, to Announce, job Job) (Accept, error) {
-	subject := JobSubject(to.Role, to.Node)
-	plain, err := jobs.encode(&job)
+	q, err := p.NewJobQuestion(to, job)
 	if err != nil {
 		return Accept{}, err
 	}
-	body, err := seal.SealTo(to.HPKE, jobInfo, p.jobAAD(subject, to.Epoch, p.node.Name), plain)
-	if err != nil {
-		return Accept{}, fmt.Errorf("transfer: seal job to %s: %w", to.Node, err)
+	reply, err := p.bus.Request(ctx, q.Subject, q.Data)
+	if errors.Is(err, ErrNoResponders) {
+		return Accept{}, fmt.Errorf("%w: nobody listens on %s", ErrNodeLost, q.Subject)
 	}
-	e, from, err := p.ask(ctx, subject, to.Node, kindJob, jobDest(subject, to.Epoch), body, kindAccept, kindReject)
+	if err != nil {
+		return Accept{}, err
+	}
+	return q.Answer(reply)
+}
+
+// JobQuestion is a job on its way to a node: SubmitJob for a caller that waits
+// for the answer itself.
+type JobQuestion struct {
+	*Question
+	to   Announce
+	want Hash
+}
+
+// NewJobQuestion seals and signs a job.
+func (p *Peer) NewJobQuestion(to Announce, job Job) (*JobQuestion, error) {
+	subject := JobSubject(to.Role, to.Node)
+	plain, err := jobs.encode(&job)
+	if err != nil {
+		return nil, err
+	}
+	body, err := p.suite.SealTo(to.HPKE, jobInfo, p.jobAAD(subject, to.Epoch, p.node.Name), plain)
+	if err != nil {
+		return nil, fmt.Errorf("transfer: seal job to %s: %w", to.Node, err)
+	}
+	q, err := p.question(subject, to.Node, kindJob, jobDest(subject, to.Epoch), body, kindAccept, kindReject)
+	if err != nil {
+		return nil, err
+	}
+	return &JobQuestion{Question: q, to: to, want: TokenHash(job.Token)}, nil
+}
+
+// Answer reads a node's answer: its Accept, or *Rejected, or why it is none.
+func (q *JobQuestion) Answer(reply []byte) (Accept, error) {
+	p, to, want := q.p, q.to, q.want
+	e, from, err := q.read(reply)
 	if err != nil {
 		return Accept{}, err
 	}
@@ -40,7 +73,6 @@ func (p *Peer) SubmitJob(ctx context.Context, to Announce, job Job) (Accept, err
 		p.counters.add(CountBadEnvelope)
 		return Accept{}, fmt.Errorf("%w: %s %s answered for a %s", ErrEnvelope, from.Role, from.Name, to.Role)
 	}
-	want := TokenHash(job.Token)
 	if e.Kind == kindReject {
 		r, err := rejects.decode(e.Body)
 		switch {
@@ -69,7 +101,7 @@ type JobHandler func(ctx context.Context, job Job, from identity.Peer, answer fu
 // announced. What reaches handler was sent by a router, for this boot, and its
 // reply subject belongs to that router and that token. Whether the token
 // itself holds is the handler's to check.
-func (p *Peer) ServeJobs(key *seal.Key, handler JobHandler) (stop func(), err error) {
+func (p *Peer) ServeJobs(key BootKey, handler JobHandler) (stop func(), err error) {
 	subject := JobSubject(p.Role(), p.node.Name)
 	ctx, cancel := context.WithCancel(context.Background())
 	unsubscribe, err := p.bus.Subscribe(subject, func(m Msg) {
@@ -94,7 +126,7 @@ func (p *Peer) ServeJobs(key *seal.Key, handler JobHandler) (stop func(), err er
 	return func() { unsubscribe(); cancel() }, nil
 }
 
-func (p *Peer) openJob(key *seal.Key, subject string, data []byte) (Job, identity.Peer, error) {
+func (p *Peer) openJob(key BootKey, subject string, data []byte) (Job, identity.Peer, error) {
 	e, from, err := p.verify(data, jobDest(subject, p.node.Epoch), kindJob)
 	if err != nil {
 		return Job{}, identity.Peer{}, err

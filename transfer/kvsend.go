@@ -93,11 +93,17 @@ func (a *KVAttempt) Close() {
 // Open publishes the opening message and waits until it is stored, so that it
 // is in front of every frame.
 func (a *KVAttempt) Open(ctx context.Context, o Open) error {
+	return a.await(ctx, func(done func(error)) error { return a.SendOpen(o, done) })
+}
+
+// SendOpen is Open that does not wait: done is told, from any goroutine, when it
+// is stored, unless an error is returned.
+func (a *KVAttempt) SendOpen(o Open, done func(error)) error {
 	body, err := opens.encode(&o)
 	if err != nil {
 		return err
 	}
-	return a.signed(ctx, kindOpen, body)
+	return a.signed(kindOpen, body, done)
 }
 
 // Manifest waits until every frame is stored, then publishes the signed
@@ -106,29 +112,47 @@ func (a *KVAttempt) Manifest(ctx context.Context, statement []byte) error {
 	if err := a.Flush(ctx); err != nil {
 		return err
 	}
-	return a.signed(ctx, kindManifest, statement)
+	return a.await(ctx, func(done func(error)) error { return a.SendManifest(statement, done) })
+}
+
+// SendManifest is Manifest that does not wait; the frames must be stored.
+func (a *KVAttempt) SendManifest(statement []byte, done func(error)) error {
+	return a.signed(kindManifest, statement, done)
 }
 
 // Reject publishes that the attempt will not be completed.
 func (a *KVAttempt) Reject(ctx context.Context, r Reject) error {
+	return a.await(ctx, func(done func(error)) error { return a.SendReject(r, done) })
+}
+
+// SendReject is Reject that does not wait.
+func (a *KVAttempt) SendReject(r Reject, done func(error)) error {
 	r.TokenHash = a.hash
 	r.Detail = clip(r.Detail, limits["reject.detail"])
 	body, err := rejects.encode(&r)
 	if err != nil {
 		return err
 	}
-	return a.signed(ctx, kindRefusal, body)
+	return a.signed(kindRefusal, body, done)
 }
 
-// signed publishes an envelope outside the window (it is small, and must not
-// wait behind frames of other attempts) and waits until it is stored.
-func (a *KVAttempt) signed(ctx context.Context, k kind, body []byte) error {
+// signed publishes an envelope outside the window: it is small, and must not
+// wait behind frames of other attempts.
+func (a *KVAttempt) signed(k kind, body []byte, done func(error)) error {
 	data, err := a.s.p.sign(k, a.subject, body)
 	if err != nil {
 		return err
 	}
+	a.publish(data, 0, done)
+	return nil
+}
+
+// await waits until a message is stored.
+func (a *KVAttempt) await(ctx context.Context, send func(done func(error)) error) error {
 	done := make(chan error, 1)
-	a.publish(data, 0, func(err error) { done <- err })
+	if err := send(func(err error) { done <- err }); err != nil {
+		return err
+	}
 	select {
 	case err := <-done:
 		return err
@@ -147,10 +171,36 @@ func (a *KVAttempt) Frame(ctx context.Context, data []byte) error {
 	if len(data) > FrameMax {
 		return fmt.Errorf("%w: frame of %d bytes, limit %d", ErrMessage, len(data), FrameMax)
 	}
-	n := int64(len(data))
-	if err := a.acquire(ctx, n); err != nil {
+	if err := a.acquire(ctx, int64(len(data))); err != nil {
 		return err
 	}
+	return a.send(data)
+}
+
+// TryFrame is Frame that does not wait: it reports whether there was room.
+func (a *KVAttempt) TryFrame(data []byte) (bool, error) {
+	if len(data) > FrameMax {
+		return false, fmt.Errorf("%w: frame of %d bytes, limit %d", ErrMessage, len(data), FrameMax)
+	}
+	a.s.mu.Lock()
+	ok := a.s.window.Acquire(a.hash, int64(len(data)))
+	a.s.mu.Unlock()
+	if !ok {
+		return false, nil
+	}
+	return true, a.send(data)
+}
+
+// Flushed reports whether every frame is stored, and the first error of one.
+func (a *KVAttempt) Flushed() (bool, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pending == 0, a.err
+}
+
+// send publishes a frame whose room was acquired.
+func (a *KVAttempt) send(data []byte) error {
+	n := int64(len(data))
 	a.mu.Lock()
 	err := a.err
 	if err == nil {
@@ -255,7 +305,7 @@ func (a *KVAttempt) publish(data []byte, try int, done func(error)) {
 				a.s.p.log.Debug("bus: KV stream full, trying again", "decode", a.s.decode, "try", try)
 			}
 			pause := min(kvRetryFirst<<min(try, 10), kvRetryMax)
-			time.AfterFunc(pause, func() { a.publish(data, try+1, done) })
+			a.s.p.after(pause, func() { a.publish(data, try+1, done) })
 		}
 	}
 	if a.ctx.Err() != nil {

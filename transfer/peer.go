@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"bulkhead/internal/identity"
+	"bulkhead/transfer/seal"
 )
 
 // Options makes a [Peer].
@@ -16,23 +17,29 @@ type Options struct {
 	Bus       Bus
 	Node      *identity.Node
 	Authority *identity.Authority
+	Suite     Suite            // nil: that of Node and Authority
 	Cluster   string           // part of what jobs are sealed to
 	Clock     func() time.Time // nil: time.Now
-	Log       *slog.Logger     // nil: silent
-	Counters  *Counters        // nil: not counted
+	// After calls f when d has passed; nil: time.AfterFunc. With one given, a
+	// Directory forgets only when it is asked.
+	After    func(d time.Duration, f func())
+	Log      *slog.Logger // nil: silent
+	Counters *Counters    // nil: not counted
 }
 
 // Peer is a node on the bus: what it sends is signed, what it hears is
 // verified before anyone sees it. Its methods may be called from any goroutine.
 // Handlers are called one after another per subscription and must not wait.
 type Peer struct {
-	bus       Bus
-	node      *identity.Node
-	authority *identity.Authority
-	cluster   string
-	clock     func() time.Time
-	log       *slog.Logger
-	counters  *Counters
+	bus      Bus
+	node     *identity.Node
+	suite    Suite
+	cluster  string
+	clock    func() time.Time
+	after    func(time.Duration, func())
+	timers   bool // after is the system's
+	log      *slog.Logger
+	counters *Counters
 }
 
 // NewPeer makes a Peer.
@@ -43,9 +50,16 @@ func NewPeer(o Options) *Peer {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Suite == nil {
+		o.Suite = nodeSuite{o.Node, o.Authority}
+	}
+	timers := o.After == nil
+	if timers {
+		o.After = func(d time.Duration, f func()) { time.AfterFunc(d, f) }
+	}
 	return &Peer{
-		bus: o.Bus, node: o.Node, authority: o.Authority, cluster: o.Cluster,
-		clock: o.Clock, log: o.Log, counters: o.Counters,
+		bus: o.Bus, node: o.Node, suite: o.Suite, cluster: o.Cluster,
+		clock: o.Clock, after: o.After, timers: timers, log: o.Log, counters: o.Counters,
 	}
 }
 
@@ -56,6 +70,12 @@ func (p *Peer) Epoch() uint64 { return p.node.Epoch }
 
 // Now is the node's clock.
 func (p *Peer) Now() time.Time { return p.clock() }
+
+// NewSender makes the keys of an attempt towards the holder of a boot key. See
+// seal.NewSender.
+func (p *Peer) NewSender(pub []byte, tokenHash Hash) (*seal.Sender, []byte, error) {
+	return p.suite.NewSender(pub, tokenHash)
+}
 
 // TokenHash names an attempt: the SHA-256 of its tenant token.
 func TokenHash(token string) Hash { return sha256.Sum256([]byte(token)) }
@@ -68,18 +88,42 @@ func (p *Peer) refuse(subject string, err error) {
 // ask sends a signed request and returns the verified answer, which must come
 // from the node that was asked.
 func (p *Peer) ask(ctx context.Context, subject, node string, k kind, dest string, body []byte, answers ...kind) (envelope, identity.Peer, error) {
-	data, err := p.sign(k, dest, body)
+	q, err := p.question(subject, node, k, dest, body, answers...)
 	if err != nil {
 		return envelope{}, identity.Peer{}, err
 	}
-	reply, err := p.bus.Request(ctx, subject, data)
+	reply, err := p.bus.Request(ctx, subject, q.Data)
 	if errors.Is(err, ErrNoResponders) {
 		return envelope{}, identity.Peer{}, fmt.Errorf("%w: nobody listens on %s", ErrNodeLost, subject)
 	}
 	if err != nil {
 		return envelope{}, identity.Peer{}, err
 	}
-	e, from, err := p.verify(reply, answerDest(data), answers...)
+	return q.read(reply)
+}
+
+// Question is a signed request: what is to be sent, and how its answer is read.
+type Question struct {
+	Subject string
+	Data    []byte
+
+	p       *Peer
+	node    string // who must answer
+	answers []kind
+}
+
+func (p *Peer) question(subject, node string, k kind, dest string, body []byte, answers ...kind) (*Question, error) {
+	data, err := p.sign(k, dest, body)
+	if err != nil {
+		return nil, err
+	}
+	return &Question{Subject: subject, Data: data, p: p, node: node, answers: answers}, nil
+}
+
+// read verifies an answer.
+func (q *Question) read(reply []byte) (envelope, identity.Peer, error) {
+	p, node := q.p, q.node
+	e, from, err := p.verify(reply, answerDest(q.Data), q.answers...)
 	if err != nil {
 		return envelope{}, identity.Peer{}, err
 	}

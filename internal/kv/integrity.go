@@ -81,6 +81,10 @@ func (p *Pool) CheckIntegrity() error {
 	return p.check()
 }
 
+// Asserts says whether this build checks the books after every change, and
+// panics where memory contradicts them.
+const Asserts = invariants
+
 // assert runs the checks in builds with invariants. Caller holds mu.
 func (p *Pool) assert() {
 	if !invariants {

@@ -3,6 +3,7 @@ package kv
 import (
 	"fmt"
 
+	"bulkhead/internal/mutant"
 	"bulkhead/kernels"
 )
 
@@ -222,7 +223,7 @@ func (p *Pool) quarantineOwn(t *Table, reason string) {
 // settle removes t from the books if both of its lifetimes have ended, and
 // returns the pages to be retired. Caller holds mu.
 func (p *Pool) settle(t *Table) (dead []kernels.PageID) {
-	if t.writers > 0 || !t.ended() || t.gone {
+	if t.writers > 0 && !mutant.Off(mutant.PageWriter) || !t.ended() || t.gone {
 		return nil
 	}
 	t.gone = true

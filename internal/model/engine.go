@@ -23,7 +23,8 @@ type Facts struct {
 	Metadata    [32]byte // gguf.File.HeaderDigest: what a router without weights compares
 	Layout      kernels.PageLayout
 	Vocab       int
-	Window      int // tokens the model was trained for
+	Window      int  // tokens the model was trained for
+	Private     bool // blocks say for which request they were computed: they must not be shared
 }
 
 // Runner runs forward steps.
@@ -42,6 +43,18 @@ type Seq struct {
 	Pos    int
 	Table  []kernels.Entry
 	Logits bool // want the logits after the last of Tokens
+	Source Source
+}
+
+// Source says for whom a sequence is computed. A real model's numbers do not
+// depend on it; package provenance writes it into what it computes.
+type Source struct {
+	Tenant         string
+	Request        [16]byte
+	Child, Attempt uint16
+	Prompt         int    // tokens of the prompt
+	Prefill        uint64 // boot of the node that computed it
+	Decode         uint64 // boot of the node that generates; 0 at prefill
 }
 
 // Out is what a step gave for one Seq.

@@ -24,5 +24,8 @@ const (
 	PageZero        Check = "mutant:page-zero"        // kernels: zeroing before free
 	FrameAEAD       Check = "mutant:frame-aead"       // seal: the frame's tag
 	ManifestChain   Check = "mutant:manifest-chain"   // decode: the manifest's chain over all frames
+	PageWriter      Check = "mutant:page-writer"      // kv: a released page waits for its writer
+	TokenOnce       Check = "mutant:token-once"       // both nodes: a tenant token is taken once
+	AttemptBinding  Check = "mutant:attempt-binding"  // decode: subject and header of a frame name this very attempt
 	PrefixTenant    Check = "mutant:prefix-tenant"    // kv: the tenant in the root of the prefix chain
 )

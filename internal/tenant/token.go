@@ -22,26 +22,44 @@ const (
 // Sign makes the token of c with the key of the router named in it. Times are
 // cut to whole seconds. It refuses claims that Verify would refuse.
 func Sign(c Claims, key ed25519.PrivateKey, cluster string) (string, error) {
-	if err := CheckNode(c.Router); err != nil {
-		return "", fmt.Errorf("%w: router: %w", ErrClaimValue, err)
-	}
-	c.IssuedAt, c.NotBefore, c.Expires = wholeSecond(c.IssuedAt), wholeSecond(c.NotBefore), wholeSecond(c.Expires)
-	if err := c.validate(); err != nil {
-		return "", err
-	}
 	k, err := paseto.NewV4AsymmetricSecretKeyFromEd25519(key)
 	if err != nil {
 		return "", fmt.Errorf("tenant: router key: %w", err)
 	}
-	body, err := json.Marshal(c.encode())
+	body, err := c.body()
 	if err != nil {
-		return "", fmt.Errorf("tenant: encode claims: %w", err)
+		return "", err
 	}
 	t, err := paseto.NewTokenFromClaimsJSON(body, []byte(c.Router))
 	if err != nil {
 		return "", fmt.Errorf("tenant: encode claims: %w", err)
 	}
 	return t.V4Sign(k, []byte(assertion+cluster)), nil
+}
+
+// SignWith is Sign with another signature, of 64 bytes, for [VerifyWith].
+func SignWith(c Claims, sign func(body []byte) []byte) (string, error) {
+	body, err := c.body()
+	if err != nil {
+		return "", err
+	}
+	return tokenPrefix + b64.EncodeToString(append(body, sign(body)...)) + "." + b64.EncodeToString([]byte(c.Router)), nil
+}
+
+// body is what is signed of c.
+func (c Claims) body() ([]byte, error) {
+	if err := CheckNode(c.Router); err != nil {
+		return nil, fmt.Errorf("%w: router: %w", ErrClaimValue, err)
+	}
+	c.IssuedAt, c.NotBefore, c.Expires = wholeSecond(c.IssuedAt), wholeSecond(c.NotBefore), wholeSecond(c.Expires)
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(c.encode())
+	if err != nil {
+		return nil, fmt.Errorf("tenant: encode claims: %w", err)
+	}
+	return body, nil
 }
 
 // Verify returns the claims of a token whose signature, form, bounds and times
@@ -52,23 +70,34 @@ func Sign(c Claims, key ed25519.PrivateKey, cluster string) (string, error) {
 // The claims are then still to be compared with what the caller knows: see
 // Claims.Check.
 func Verify(token string, keyOf func(router string) (ed25519.PublicKey, error), cluster string, now time.Time) (Claims, error) {
-	body, router, err := split(token)
+	return VerifyWith(token, now, func(router string, _, _ []byte) error {
+		pub, err := keyOf(router)
+		if err != nil {
+			return fmt.Errorf("%w: %q: %w", ErrRouter, router, err)
+		}
+		k, err := paseto.NewV4AsymmetricPublicKeyFromEd25519(pub)
+		if err != nil {
+			return fmt.Errorf("%w: %q: key has %d bytes", ErrRouter, router, len(pub))
+		}
+		// The library verifies. It keeps a map of the members, which has forgotten
+		// duplicates, so the claims are read from the verified bytes instead.
+		parser := paseto.NewParserWithoutExpiryCheck()
+		if _, err := parser.ParseV4Public(k, token, []byte(assertion+cluster)); err != nil {
+			return ErrSignature
+		}
+		return nil
+	})
+}
+
+// VerifyWith is Verify with another check of the signature: signed says whether
+// sig is the named router's over body.
+func VerifyWith(token string, now time.Time, signed func(router string, body, sig []byte) error) (Claims, error) {
+	body, sig, router, err := split(token)
 	if err != nil {
 		return Claims{}, err
 	}
-	pub, err := keyOf(router)
-	if err != nil {
-		return Claims{}, fmt.Errorf("%w: %q: %w", ErrRouter, router, err)
-	}
-	k, err := paseto.NewV4AsymmetricPublicKeyFromEd25519(pub)
-	if err != nil {
-		return Claims{}, fmt.Errorf("%w: %q: key has %d bytes", ErrRouter, router, len(pub))
-	}
-	// The library verifies. It keeps a map of the members, which has forgotten
-	// duplicates, so the claims are read from the verified bytes instead.
-	parser := paseto.NewParserWithoutExpiryCheck()
-	if _, err := parser.ParseV4Public(k, token, []byte(assertion+cluster)); err != nil {
-		return Claims{}, ErrSignature
+	if err := signed(router, body, sig); err != nil {
+		return Claims{}, err
 	}
 	c, err := decodeClaims(body)
 	if err != nil {
@@ -85,27 +114,28 @@ func Verify(token string, keyOf func(router string) (ed25519.PublicKey, error), 
 }
 
 // split takes a token apart without believing any of it.
-func split(token string) (body []byte, router string, err error) {
+func split(token string) (body, sig []byte, router string, err error) {
 	if len(token) > MaxToken {
-		return nil, "", fmt.Errorf("%w: %d bytes, at most %d", ErrTokenSize, len(token), MaxToken)
+		return nil, nil, "", fmt.Errorf("%w: %d bytes, at most %d", ErrTokenSize, len(token), MaxToken)
 	}
 	rest, ok := strings.CutPrefix(token, tokenPrefix)
 	if !ok {
-		return nil, "", ErrTokenFormat
+		return nil, nil, "", ErrTokenFormat
 	}
 	payload, footer, ok := strings.Cut(rest, ".")
 	if !ok || strings.ContainsAny(rest, "\r\n") { // base64 would skip line breaks
-		return nil, "", ErrTokenFormat
+		return nil, nil, "", ErrTokenFormat
 	}
 	signed, err := b64.DecodeString(payload)
 	if err != nil || len(signed) <= signatureSize {
-		return nil, "", ErrTokenFormat
+		return nil, nil, "", ErrTokenFormat
 	}
 	name, err := b64.DecodeString(footer)
 	if err != nil || CheckNode(string(name)) != nil {
-		return nil, "", ErrTokenFormat
+		return nil, nil, "", ErrTokenFormat
 	}
-	return signed[:len(signed)-signatureSize], string(name), nil
+	n := len(signed) - signatureSize
+	return signed[:n], signed[n:], string(name), nil
 }
 
 var b64 = base64.RawURLEncoding.Strict()
