@@ -28,7 +28,7 @@ func TestUpRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := upCmd{
-				modelFlags: modelFlags{Model: tinyModel, Threads: 1},
+				modelFlags: modelFlags{sourceFlags: sourceFlags{Model: tinyModel}, Threads: 1},
 				edgeFlags:  edgeFlags{Listen: "127.0.0.1:0"},
 				logFlags:   logFlags{LogFormat: "json", LogLevel: "error"},
 				Prefill:    1, Decode: 1, PrefillCapacity: 1 << 14, DecodeCapacity: 1 << 14,
@@ -62,7 +62,7 @@ func TestAdminTaken(t *testing.T) {
 			Nats: "nats://127.0.0.1:1", Keys: filepath.Join(dir, "keys"), Name: "d0", Admin: taken.Addr().String(),
 			logFlags: logFlags{LogFormat: "json", LogLevel: "error"},
 		},
-		modelFlags: modelFlags{Model: tinyModel},
+		modelFlags: modelFlags{sourceFlags: sourceFlags{Model: tinyModel}},
 	}.Run(ctx)
 	if err == nil || !strings.Contains(err.Error(), "admin listener") {
 		t.Errorf("error %v, want one of the admin listener", err)
