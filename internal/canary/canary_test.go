@@ -34,7 +34,7 @@ func TestFinds(t *testing.T) {
 		{"error as 200", false, []Kind{ErrorAs200}},
 		{"usage of ids", false, []Kind{WrongUsage}},
 		{"usage of text", false, []Kind{WrongUsage}},
-		{"always an id too few", false, []Kind{WrongUsage}},
+		{"always an id too many", false, []Kind{WrongUsage}},
 		{"another reason", false, []Kind{Differs}},
 		{"completion", false, []Kind{Finish, WrongUsage}},
 		{"counts too few", false, []Kind{WrongUsage, Finish}},

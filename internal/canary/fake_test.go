@@ -164,8 +164,8 @@ func (f *fake) answer(w http.ResponseWriter, b *fakeRequest, fault string, is an
 	if b.chat {
 		prompt += 5
 	}
-	if f.fault == "always an id too few" && b.ids != nil {
-		prompt--
+	if f.fault == "always an id too many" && b.ids != nil {
+		prompt++
 	}
 	total = prompt + completion
 	switch fault {
