@@ -6,13 +6,46 @@ import (
 	"fmt"
 	"os"
 
+	"bulkhead/internal/cluster"
 	"bulkhead/internal/loadgen"
 	"bulkhead/kernels"
 	"bulkhead/kernels/cpu"
 )
 
 type benchCmd struct {
-	Engine benchEngineCmd `cmd:"" help:"Time the engine alone: prefill and decode of one model, no cluster."`
+	Engine   benchEngineCmd   `cmd:"" help:"Time the engine alone: prefill and decode of one model, no cluster."`
+	Serve    benchServeCmd    `cmd:"" help:"Load any OpenAI-compatible server over HTTP and measure what its clients see."`
+	Transfer benchTransferCmd `cmd:"" help:"Time ways of moving KV: bare TCP, core NATS, JetStream, and sealed and verified."`
+}
+
+type benchTransferCmd struct {
+	Bytes int64 `help:"Bytes that each way moves." default:"2147483648"`
+	JSON  bool  `help:"Print one JSON array."`
+}
+
+// Run measures two frame sizes; each ratio is to be read within one of them.
+func (c benchTransferCmd) Run(ctx context.Context) error {
+	backend, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		return err
+	}
+	defer backend.Close()
+	var all []cluster.TransferResult
+	for _, payload := range []int{256 << 10, 1 << 20} {
+		r, err := cluster.BenchTransfer(ctx, payload, c.Bytes, backend.NewPages)
+		if err != nil {
+			return err
+		}
+		all = append(all, r...)
+	}
+	if c.JSON {
+		return json.NewEncoder(os.Stdout).Encode(all)
+	}
+	fmt.Println("way        payload KiB    GB/s  CPU s/GB  p50 ms  p99 ms")
+	for _, r := range all {
+		fmt.Printf("%-10s %11d %7.3f %9.2f %7.2f %7.2f\n", r.Way, r.Payload>>10, r.GBs, r.CPU, r.P50, r.P99)
+	}
+	return nil
 }
 
 type benchEngineCmd struct {

@@ -63,7 +63,7 @@ func (c routerCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := c.join(ctx, identity.Router)
+	log, err := c.logger(identity.Router)
 	if err != nil {
 		return err
 	}
@@ -72,6 +72,10 @@ func (c routerCmd) Run(ctx context.Context) error {
 		return err
 	}
 	defer audit.Close()
+	s, err := c.join(ctx, identity.Router, log)
+	if err != nil {
+		return err
+	}
 	cfg.Log, cfg.Metrics = s.log, s.metrics
 	r, dir, err := cluster.NewRouter(s.Joined, cfg)
 	if err != nil {
@@ -84,5 +88,5 @@ func (c routerCmd) Run(ctx context.Context) error {
 	}
 	keeper := cluster.Keeper{Bus: s.Conn, Dir: dir, MaxBytes: c.StreamBytes, Log: s.log}
 	s.log.Info("router", "listen", ln.Addr().String(), "model", cfg.ModelID)
-	return s.serve(ctx, c.Admin, r.Ready, r.Idle, func(ctx context.Context) error { return cluster.RunRouter(ctx, r, keeper, ln) })
+	return s.serve(ctx, r.Ready, r.Idle, func(ctx context.Context) error { return cluster.RunRouter(ctx, r, keeper, ln) })
 }

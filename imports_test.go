@@ -50,6 +50,8 @@ var bans = []ban{
 	{pkg: "bulkhead/internal/model", not: []string{"bulkhead/kernels/cpu", "bulkhead/transfer"}, why: "CPU and CUDA share everything above the Backend"},
 	{pkg: "bulkhead/transfer/seal", not: []string{"bulkhead/internal/tenant"}, only: true, why: "reviewable in a sitting: the standard library's crypto and the tenant token"},
 	{pkg: "bulkhead/internal/loadgen", not: []string{"bulkhead/router", "bulkhead/prefill", "bulkhead/decode", "bulkhead/transfer", "bulkhead/kernels/cpu"}, why: "it measures from outside: over HTTP, or an engine that main gives it"},
+	{pkg: "bulkhead/internal/openai", not: nil, only: true, why: "it is any server's client and knows nothing of this one"},
+	{pkg: "bulkhead/internal/canary", not: []string{"bulkhead/internal/openai"}, only: true, why: "it looks from outside, with nothing but keys, so that it may be pointed at any server"},
 	{pkg: "bulkhead/internal/gguf", not: nil, only: true, why: "reads files, trusts nothing, knows nothing"},
 	{pkg: "bulkhead/internal/sample", not: nil, only: true, why: "a pure function of request and logits"},
 	{pkg: "bulkhead/internal/tenant", not: nil, only: true, why: "identity depends on nothing of ours"},

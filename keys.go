@@ -28,6 +28,22 @@ type keysInitCmd struct {
 }
 
 func (c keysInitCmd) Run() error {
+	// A bad tenant is found before any key is written.
+	var reg *tenant.Registry
+	if c.TenantsFile != "" {
+		switch _, err := os.Stat(c.TenantsFile); {
+		case errors.Is(err, fs.ErrNotExist):
+			if len(c.Tenant) == 0 {
+				c.Tenant = []string{"default"}
+			}
+			reg = tenant.NewRegistry()
+			if err := addTenants(reg, c.Tenant); err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		}
+	}
 	keys, err := identity.NewMemory(c.Cluster)
 	if err != nil {
 		return err
@@ -42,18 +58,8 @@ func (c keysInitCmd) Run() error {
 		fmt.Printf("keep %s offline; a role needs its own folder only, the broker %s\n",
 			filepath.Join(c.Dir, identity.OperatorDir), filepath.Join(c.Dir, identity.PublicDir))
 	}
-	if c.TenantsFile == "" {
+	if reg == nil {
 		return nil
-	}
-	if _, err := os.Stat(c.TenantsFile); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if len(c.Tenant) == 0 {
-		c.Tenant = []string{"default"}
-	}
-	reg := tenant.NewRegistry()
-	if err := addTenants(reg, c.Tenant); err != nil {
-		return err
 	}
 	return reg.Save(c.TenantsFile)
 }

@@ -19,7 +19,11 @@ func (f logFlags) logger(role string) (*slog.Logger, error) {
 	if err := level.UnmarshalText([]byte(f.LogLevel)); err != nil {
 		return nil, fmt.Errorf("--log-level: %w", err)
 	}
-	return newLogger(os.Stderr, f.LogFormat, level).With("role", role), nil
+	log := newLogger(os.Stderr, f.LogFormat, level)
+	if role != "" { // one process with all roles: each names itself
+		log = log.With("role", role)
+	}
+	return log, nil
 }
 
 func newLogger(w io.Writer, format string, level slog.Level) *slog.Logger {

@@ -28,6 +28,7 @@ type commands struct {
 	Keys    keysCmd    `cmd:"" help:"Make a cluster's keys."`
 	Tenant  tenantCmd  `cmd:"" help:"Manage the tenants file."`
 	Bench   benchCmd   `cmd:"" help:"Measure."`
+	Canary  canaryCmd  `cmd:"" help:"Look for leaks between the tenants of a live OpenAI-compatible server; exit status 2 if anything is found."`
 	Health  healthCmd  `cmd:"" help:"Ask a role whether it is well; the exit status says."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
@@ -46,11 +47,22 @@ func main() {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	k.BindTo(ctx, (*context.Context)(nil))
-	if err := k.Run(); err != nil && !errors.Is(err, context.Canceled) {
+	err := k.Run()
+	var status exitStatus
+	if errors.As(err, &status) {
+		os.Exit(int(status))
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "bulkhead:", err)
 		os.Exit(1)
 	}
 }
+
+// exitStatus is an error of a command that has said what there is to say.
+type exitStatus int
+
+// Error implements error.
+func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 type versionCmd struct{}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"bulkhead/internal/cluster"
 	"bulkhead/internal/gguf"
 	"bulkhead/internal/identity"
+	"bulkhead/internal/kv"
 	"bulkhead/internal/metrics"
 	"bulkhead/internal/model"
 	"bulkhead/internal/tokenizer"
@@ -81,63 +83,70 @@ type poolFlags struct {
 	ClampWindow bool `help:"Where the window exceeds the capacity, start all the same and advertise the capacity."`
 }
 
-// size fills in a capacity that was not given.
+// size fills in a capacity that was not given, and judges it.
 func (f *poolFlags) size(m *model.Model, windows int) (err error) {
-	if f.Capacity == 0 {
-		window := f.Window
-		if window == 0 {
-			window = m.Facts().Window
-		}
-		f.Capacity, err = capacityTokens(freeMemory()/kvShare, m.Facts().Layout, window, windows)
+	window := f.Window
+	if window == 0 {
+		window = m.Facts().Window
 	}
+	if window < 0 || f.Capacity < 0 {
+		return fmt.Errorf("window of %d and capacity of %d tokens: neither can be negative", f.Window, f.Capacity)
+	}
+	if f.Capacity == 0 {
+		if f.Capacity, err = capacityTokens(freeMemory()/kvShare, m.Facts().Layout, window, windows); err != nil {
+			return err
+		}
+	}
+	_, err = kv.Window(window, f.Capacity, f.ClampWindow)
 	return err
 }
 
 // service is what every role on a bus has around it.
 type service struct {
 	*cluster.Joined
+	admin   net.Listener // nil: none
 	log     *slog.Logger
 	metrics *metrics.Registry
 	wg      sync.WaitGroup
 }
 
 // join connects a role to the bus.
-func (f nodeFlags) join(ctx context.Context, role identity.Role) (*service, error) {
-	log, err := f.logger(role)
-	if err != nil {
-		return nil, err
-	}
+func (f nodeFlags) join(ctx context.Context, role identity.Role, log *slog.Logger) (*service, error) {
 	minter, err := identity.LoadMinter(filepath.Join(f.Keys, role), role)
 	if err != nil {
 		return nil, err
 	}
 	s := &service{log: log, metrics: metrics.New()}
+	if f.Admin != "" {
+		if s.admin, err = cluster.ListenAdmin(f.Admin); err != nil {
+			return nil, err
+		}
+	}
 	counters := new(transfer.Counters)
 	cluster.CountBus(s.metrics, counters)
 	s.Joined, err = cluster.Join{Minter: minter, Name: f.Name, URL: f.Nats, Log: log, Counters: counters}.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s.log = log.With("node", s.Node.Name)
 	return s, nil
 }
 
 // serve runs a role beside its admin listener until ctx ends.
-func (s *service) serve(ctx context.Context, addr string, ready func() error, idle func() bool, run func(context.Context) error) error {
+func (s *service) serve(ctx context.Context, ready func() error, idle func() bool, run func(context.Context) error) error {
 	defer s.Conn.Close()
 	defer s.wg.Wait()
 	s.wg.Go(func() { s.Conn.Refresh(ctx, identity.UserLifetime/2, idle) })
-	if addr != "" {
+	if s.admin != nil {
 		admin, stop := context.WithCancel(context.WithoutCancel(ctx)) // it answers while the role drains
 		defer stop()
 		s.wg.Go(func() {
 			a := cluster.Admin{Version: version, Metrics: s.metrics, Ready: ready, Log: s.log}
-			if err := a.Serve(admin, addr); err != nil {
+			if err := a.Serve(admin, s.admin); err != nil {
 				s.log.Error("admin listener", "err", err)
 			}
 		})
 	}
-	s.log.Info("started", "version", version, "epoch", fmt.Sprintf("%016x", s.Node.Epoch))
+	s.log.Info("started", "node", s.Node.Name, "version", version, "epoch", fmt.Sprintf("%016x", s.Node.Epoch))
 	err := run(ctx)
 	s.log.Info("stopped", "err", err)
 	return err
@@ -151,16 +160,21 @@ type prefillCmd struct {
 }
 
 func (c prefillCmd) Run(ctx context.Context) error {
-	s, err := c.join(ctx, identity.Prefill)
+	// What can be wrong with the node itself is said before the bus is dialled.
+	log, err := c.logger(identity.Prefill)
 	if err != nil {
 		return err
 	}
-	m, err := c.engine(s.log)
+	m, err := c.engine(log)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
 	if err := c.size(m, prefillWindows); err != nil {
+		return err
+	}
+	s, err := c.join(ctx, identity.Prefill, log)
+	if err != nil {
 		return err
 	}
 	n, err := prefill.New(prefill.Config{
@@ -171,7 +185,7 @@ func (c prefillCmd) Run(ctx context.Context) error {
 		return err
 	}
 	s.log.Info("prefill node", "capacity", c.Capacity, "window", n.Window())
-	return s.serve(ctx, c.Admin, n.Ready, n.Idle, n.Run)
+	return s.serve(ctx, n.Ready, n.Idle, n.Run)
 }
 
 type decodeCmd struct {
@@ -182,16 +196,21 @@ type decodeCmd struct {
 }
 
 func (c decodeCmd) Run(ctx context.Context) error {
-	s, err := c.join(ctx, identity.Decode)
+	// What can be wrong with the node itself is said before the bus is dialled.
+	log, err := c.logger(identity.Decode)
 	if err != nil {
 		return err
 	}
-	m, err := c.engine(s.log)
+	m, err := c.engine(log)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
 	if err := c.size(m, decodeWindows); err != nil {
+		return err
+	}
+	s, err := c.join(ctx, identity.Decode, log)
+	if err != nil {
 		return err
 	}
 	n, err := decode.New(decode.Config{
@@ -202,7 +221,7 @@ func (c decodeCmd) Run(ctx context.Context) error {
 		return err
 	}
 	s.log.Info("decode node", "capacity", c.Capacity, "window", n.Window())
-	return s.serve(ctx, c.Admin, n.Ready, n.Idle, n.Run)
+	return s.serve(ctx, n.Ready, n.Idle, n.Run)
 }
 
 // natsCmd runs the bus.
@@ -244,6 +263,10 @@ func (c natsCmd) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	ln, err := cluster.ListenAdmin(c.Admin)
+	if err != nil {
+		return err
+	}
 	a := cluster.Admin{Version: version, Metrics: metrics.New(), Ready: func() error { return nil }, Log: log}
-	return a.Serve(ctx, c.Admin)
+	return a.Serve(ctx, ln)
 }

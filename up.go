@@ -35,9 +35,12 @@ type upCmd struct {
 }
 
 func (c upCmd) Run(ctx context.Context) error {
-	log, err := c.logger("up")
+	log, err := c.logger("")
 	if err != nil {
 		return err
+	}
+	if c.Window < 0 || c.PrefillCapacity < 0 || c.DecodeCapacity < 0 || c.DrainTimeout < 0 {
+		return fmt.Errorf("a window of %d, capacities of %d and %d, a drain timeout of %s: none can be negative", c.Window, c.PrefillCapacity, c.DecodeCapacity, c.DrainTimeout)
 	}
 	reg, key, err := c.tenants()
 	if err != nil {
@@ -96,6 +99,9 @@ func (c upCmd) tenants() (reg *tenant.Registry, key string, err error) {
 
 // sizes fills in the capacities that were not given.
 func (c *upCmd) sizes(m *model.Model) (err error) {
+	if c.Prefill < 1 || c.Decode < 1 {
+		return fmt.Errorf("--prefill is %d and --decode is %d, want at least one node each", c.Prefill, c.Decode)
+	}
 	window := c.Window
 	if window == 0 {
 		window = m.Facts().Window

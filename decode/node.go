@@ -192,7 +192,7 @@ func (n *Node) announce() transfer.Announce {
 	n.cfg.Metrics.quarantined.Set(float64(stats.Quarantined), name)
 	return transfer.Announce{
 		HPKE: n.key.Public(), Model: facts.Fingerprint, Layout: facts.Layout.Fingerprint(),
-		Metadata: facts.Metadata, ModelName: facts.Name,
+		Metadata: facts.Metadata, File: facts.File, ModelName: facts.Name,
 		Capacity: n.cfg.Capacity, Window: n.window, Vocab: facts.Vocab, KVURL: n.cfg.KVURL,
 		Ready: n.kvReady.Load(), Draining: n.draining.Load(),
 		FreeTokens: stats.FreeTokens, Running: running, Waiting: waiting,

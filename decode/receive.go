@@ -114,13 +114,12 @@ func (r *receiver) reserve(job transfer.Job, from identity.Peer) (*transfer.Acce
 // a message that no job announced costs a map lookup.
 func (r *receiver) take(m transfer.KVMsg) {
 	msg, err := r.peer.ParseKVMessage(m)
-	if err != nil {
-		r.stats.refused("malformed")
-		m.Term()
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err != nil {
+		r.malformed(m, err)
+		return
+	}
 	a := r.attempts[msg.Subject.Token]
 	if a == nil || msg.Subject.Decode != r.self.Node {
 		r.stats.refused("unknown")
@@ -148,6 +147,20 @@ func (r *receiver) take(m transfer.KVMsg) {
 		return
 	}
 	m.Ack()
+}
+
+// malformed drops what cannot be read. Under the subject of an attempt in work
+// it stands where a good message was to come, so the attempt ends now rather
+// than at its deadline. Caller holds mu.
+func (r *receiver) malformed(m transfer.KVMsg, err error) {
+	m.Term()
+	s, serr := transfer.ParseKV(m.Subject)
+	a := r.attempts[s.Token]
+	if serr != nil || a == nil || a.running {
+		r.stats.refused("malformed")
+		return
+	}
+	r.fail(a, transfer.ReasonProtocol, err)
 }
 
 // handle does what one message asks. An error ends the attempt.
@@ -218,13 +231,16 @@ func (r *receiver) frame(a *attempt, frame []byte) (transfer.Reason, error) {
 	}
 	_, plain, err := a.keys.OpenFrame(r.staging[:0], frame)
 	if err != nil {
-		clear(r.staging)
+		clear(r.staging[:cap(r.staging)])
 		return transfer.ReasonIntegrity, err
 	}
 	defer clear(plain)
 	index := int(h.Block)
 	err = r.pages.Import(a.table.Entries()[index], index, int(h.LayerStart), int(h.LayerEnd), int(h.TokenEnd-h.TokenStart), plain)
 	if err != nil {
+		// The header was the expected one, so it is the page that is not what the
+		// books say: it is never used again.
+		a.table.Quarantine("import: " + err.Error())
 		return transfer.ReasonIntegrity, err
 	}
 	a.in.hold(h.Seq, link)

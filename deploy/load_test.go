@@ -53,7 +53,7 @@ func sizeFor(t *testing.T, c *compose) float64 {
 		took = append(took, a.took)
 	}
 	slices.Sort(took)
-	return min(1, max(1./64, float64(100*time.Millisecond)/float64(took[1])))
+	return min(1, max(1./64, float64(40*time.Millisecond)/float64(took[1])))
 }
 
 // reference asks each question of the idle cluster, twice: the second answer

@@ -27,10 +27,19 @@ func (p placement) began() time.Time {
 	return p.Time.Add(-time.Duration(p.Duration) * time.Millisecond)
 }
 
-// at says whether a container's node took part in the last attempt.
-func (p placement) at(k container) bool {
-	return strings.Contains(p.Prefill, k.host()) || strings.Contains(p.Decode, k.host())
+// node returns the name of the container's node if it took part in the last attempt, else "".
+// Each life of a container has a name of its own.
+func (p placement) node(k container) string {
+	for _, name := range []string{p.Prefill, p.Decode} {
+		if strings.Contains(name, k.host()) {
+			return name
+		}
+	}
+	return ""
 }
+
+// at says whether a container's node, in any of its lives, took part in the last attempt.
+func (p placement) at(k container) bool { return p.node(k) != "" }
 
 // placements reads from the router's log who did the work.
 func (c *compose) placements(t *testing.T) []placement {

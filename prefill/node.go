@@ -82,6 +82,9 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Chunk == 0 {
 		cfg.Chunk = DefaultChunk
 	}
+	if cfg.Chunk < 1 {
+		return nil, fmt.Errorf("prefill: a chunk of %d tokens, want at least 1", cfg.Chunk)
+	}
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 30 * time.Second
 	}
@@ -189,7 +192,7 @@ func (n *Node) announce() transfer.Announce {
 	n.stats.quarantined.Set(float64(stats.Quarantined), n.self.Node)
 	return transfer.Announce{
 		HPKE: n.key.Public(), Model: facts.Fingerprint, Layout: n.layout,
-		Metadata: facts.Metadata, ModelName: facts.Name,
+		Metadata: facts.Metadata, File: facts.File, ModelName: facts.Name,
 		Capacity: n.cfg.Capacity, Window: n.window, Vocab: facts.Vocab,
 		Ready: true, Draining: n.draining.Load(),
 		FreeTokens: stats.FreeTokens, Running: running, Waiting: waiting,

@@ -147,17 +147,19 @@ func (s *sequence) submit(a *attempt, to transfer.Announce) {
 	})
 }
 
-// cancel ends the attempt at a node. It is tried again while the node may hold
-// pages for it; a node that is gone holds none.
+// cancel ends the attempt at a node. It is tried again, as the node may hold pages for it.
 func (s *sequence) cancel(a *attempt, node string, reason transfer.Reason) {
 	r := s.x.r
 	c := transfer.Cancel{TokenHash: a.hash, Reason: reason}
 	r.work.Go(func() {
-		for range cancelTries {
+		for i := range cancelTries {
+			if i > 0 {
+				time.Sleep(cancelPause)
+			}
 			ctx, done := context.WithTimeout(context.Background(), r.cfg.AcceptTimeout)
 			err := r.cluster.SendCancel(ctx, node, c)
 			done()
-			if err == nil || errors.Is(err, transfer.ErrNodeLost) {
+			if err == nil {
 				return
 			}
 			r.log.Warn("cancel not confirmed", "request_id", s.x.idText, "node", node, "err", err)
@@ -165,4 +167,10 @@ func (s *sequence) cancel(a *attempt, node string, reason transfer.Reason) {
 	})
 }
 
-const cancelTries = 3
+// A cancel that fails may meet a bus that is just being restarted, or a node that is not
+// back on it yet and looks lost: without a pause all tries would be over in a
+// millisecond, and the node would keep the pages until the attempt's deadline.
+const (
+	cancelTries = 4
+	cancelPause = time.Second
+)

@@ -1,7 +1,9 @@
 package router
 
 import (
+	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,8 +17,10 @@ type desk struct {
 	announced func() []transfer.Announce
 	wait      time.Duration // how long a sequence may wait for a pair
 
+	log       *slog.Logger
 	mu        sync.Mutex
-	admission *admission // guarded by mu, as the rest
+	told      string // what was last logged of refused nodes; guarded by mu, as the rest
+	admission *admission
 	board     *board
 	queue     *queue
 }
@@ -25,10 +29,31 @@ func newDesk(cfg Config, announced func() []transfer.Announce) *desk {
 	return &desk{
 		announced: announced,
 		wait:      cfg.QueueTimeout,
+		log:       cfg.Log,
 		admission: newAdmission(),
 		board:     newBoard(cfg.Metadata),
 		queue:     newQueue(cfg.QueueMax, cfg.QueueTimeout/2),
 	}
+}
+
+// look updates the board. Nodes that announce the router's header with another
+// file behind it are an operator's mistake, and said once. Caller holds mu.
+func (d *desk) look() {
+	d.board.update(d.announced())
+	if now := strings.Join(d.board.refused, " "); now != d.told {
+		d.told = now
+		if now != "" {
+			d.log.Error("nodes refused: their model file has this router's header and other weights than the file that is served", "nodes", now)
+		}
+	}
+}
+
+// refused is the number of nodes that are there with another model file.
+func (d *desk) refused() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.look()
+	return len(d.board.refused)
 }
 
 // enter, grow, charge, generated and leave are admission's, locked.
@@ -73,7 +98,7 @@ func (d *desk) rateHeaders(t *tenant.Tenant, h http.Header) {
 func (d *desk) best() (pair, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.board.update(d.announced())
+	d.look()
 	return d.board.best()
 }
 
@@ -92,7 +117,7 @@ func (d *desk) join(tenantID string, n need) (*ticket, error) {
 	t := &ticket{tenant: tenantID, need: n, since: now, deadline: now.Add(d.wait), granted: make(chan grant, 1)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.board.update(d.announced())
+	d.look()
 	switch _, v := d.board.choose(n); v {
 	case noNode:
 		if len(n.avoid) > 0 {
@@ -157,7 +182,7 @@ func (d *desk) dispatchLocked(now time.Time) {
 	if d.queue.waiting == 0 {
 		return
 	}
-	d.board.update(d.announced())
+	d.look()
 	for _, t := range d.queue.expire(now) {
 		t.granted <- grant{err: fail(kindQueueTimeout, "", "no capacity became free within %s; retry later", d.wait)}
 	}

@@ -192,10 +192,23 @@ func ignoreUnsupported(err error) error {
 	return err
 }
 
+// largeText is how many bytes of text make a request wait its turn to be tokenized. A long
+// word costs up to 30 bytes of memory for each of its own, so a few full bodies at a
+// time would take gigabytes; one after the other they take the memory of one.
+const largeText = 256 << 10
+
 // tokenize turns the prompts into token ids, so that their length is known exactly before
 // anything is promised.
 func (x *exchange) tokenize() error {
 	g, tok := x.gen, x.r.tok
+	if g.textBytes() > largeText {
+		select {
+		case x.r.large <- struct{}{}:
+			defer func() { <-x.r.large }()
+		case <-x.ctx.Done():
+			return fail(kindClientGone, "", "the client is gone")
+		}
+	}
 	vocab := tok.VocabSize()
 	for _, b := range g.params.LogitBias {
 		if int(b.ID) >= vocab {

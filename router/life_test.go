@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"bulkhead/internal/identity"
 	"bulkhead/internal/sample"
 	"bulkhead/transfer"
 	"bulkhead/transfer/seal"
@@ -102,6 +103,38 @@ func (w *world) empty() {
 			held += a.all
 		}
 		return r.exchanges.count() == 0 && held == 0 && r.desk.queue.waiting == 0 && len(r.watch.nodes) == 0 && len(r.desk.admission.tenants) == 0
+	})
+}
+
+// TestCancelAgain: a cancel that reaches nobody, as when the bus is being restarted, is tried again for
+// a while. A node that is back on the bus by then frees the pages at once and not at the attempt's deadline.
+func TestCancelAgain(t *testing.T) {
+	testKeys()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		defer w.close()
+		d0 := w.nodes["d0"]
+		ctx, leave := context.WithCancel(t.Context())
+		heard, back := make(chan transfer.Cancel, 8), make(chan bool)
+		w.nodes["p0"].onJob = func(j *gotJob) {
+			j.accept()
+			go func() {
+				d0.deaf()
+				leave()
+				time.Sleep(cancelPause / 2)
+				w.stops = append(w.stops, must(d0.peer.ServeCancel(func(c transfer.Cancel, _ identity.Peer, done func()) {
+					heard <- c
+					done()
+				})))
+				close(back)
+			}()
+		}
+		w.do(ctx, chatPath, chat(""))
+		<-back
+		w.router.work.Wait()
+		if jobs, _ := d0.got(); len(heard) != 1 || (<-heard).TokenHash != jobs[0].hash {
+			t.Errorf("the node heard %d cancels after it was back, want that of its attempt", len(heard))
+		}
 	})
 }
 
@@ -199,10 +232,12 @@ func TestOneRetry(t *testing.T) {
 }
 
 // TestLostMidStream: after the first token there is no retry. A stream ends with an error event and
-// without [DONE], an answer that does not stream is a proper 502.
+// without [DONE], an answer that does not stream is a proper 502. So it is when the nodes are well, but
+// the bus was gone for a moment and with it, perhaps, the nodes' last words.
 func TestLostMidStream(t *testing.T) {
 	testKeys()
-	for _, stream := range []bool{false, true} {
+	for i := range 4 {
+		stream, bus := i%2 == 1, i >= 2
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, nil)
 			defer w.close()
@@ -213,7 +248,14 @@ func TestLostMidStream(t *testing.T) {
 				d := w.nodes["d0"].find(j.hash)
 				d.receipt()
 				d.tokens(text("he")...)
-				go w.nodes["d0"].deaf()
+				go func() {
+					if bus {
+						time.Sleep(time.Second) // until the text is at the router
+						w.router.BusLost()
+					} else {
+						w.nodes["d0"].deaf()
+					}
+				}()
 			}
 			a := w.post(chatPath, chat(fmt.Sprintf(`,"stream":%v`, stream)))
 			if !stream {
@@ -458,6 +500,37 @@ func TestSlowBody(t *testing.T) {
 	defer resp.Body.Close()
 	if body := must(io.ReadAll(resp.Body)); resp.StatusCode != 408 || !strings.Contains(string(body), "request_timeout") {
 		t.Errorf("status %d %s", resp.StatusCode, body)
+	}
+}
+
+// TestLargePrompts: large prompts are tokenized one at a time, as each takes many times its own
+// size in memory. While one is at it (the test holds its place), another waits, and gives up with its client;
+// small ones pass.
+func TestLargePrompts(t *testing.T) {
+	w := newWorld(t, nil)
+	defer w.close()
+	gone, leave := context.WithCancel(context.Background())
+	leave()
+	text := strings.Repeat("a", largeText+1)
+	bodies := map[string]string{
+		chatPath: fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, testModel, text),
+		textPath: fmt.Sprintf(`{"model":%q,"prompt":[%q]}`, testModel, text),
+	}
+	for path, body := range bodies {
+		w.router.large <- struct{}{}
+		if got := w.do(gone, path, body); got.Code != statusClientGone {
+			t.Errorf("%s: a large prompt beside another, its client gone: status %d, want %d", path, got.Code, statusClientGone)
+		}
+		if got := w.post(chatPath, chat("")); got.Code != http.StatusOK {
+			t.Errorf("a small prompt beside a large one: status %d: %s", got.Code, got.Body)
+		}
+		<-w.router.large
+		if got := w.post(path, body); got.Code != http.StatusBadRequest || str(got.errorObject(t).Code) != "context_length_exceeded" {
+			t.Errorf("%s: a large prompt alone: status %d: %.200s", path, got.Code, got.Body)
+		}
+	}
+	if len(w.router.large) != 0 {
+		t.Error("a large prompt's place is still taken")
 	}
 }
 

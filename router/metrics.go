@@ -26,9 +26,10 @@ type routerMetrics struct {
 	wait       metrics.Histogram
 }
 
-func newRouterMetrics(r *metrics.Registry, waiting, window func() float64) *routerMetrics {
+func newRouterMetrics(r *metrics.Registry, waiting, window, refused func() float64) *routerMetrics {
 	r.Func("num_requests_waiting", "Sequences that wait in the router's queue for a pair of nodes.", waiting)
 	r.Func("effective_window_tokens", "Longest prompt + max_new that the best ready pair takes; 0 without one.", window)
+	r.Func("refused_nodes", "Nodes that announce this model's header with other weights behind it.", refused)
 	return &routerMetrics{
 		requests:   r.Counter("http_requests_total", "HTTP requests answered, by endpoint and status.", "endpoint", "status"),
 		errors:     r.Counter("request_errors_total", "Requests that ended in an error, by kind.", "kind"),

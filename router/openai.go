@@ -55,6 +55,17 @@ func (g *generation) promptParam() string {
 	return "prompt"
 }
 
+// textBytes is how much text there is to tokenize.
+func (g *generation) textBytes() (n int) {
+	for _, m := range g.messages {
+		n += len(m.Content)
+	}
+	for _, p := range g.prompts {
+		n += len(p.text)
+	}
+	return n
+}
+
 // requestParser reads one body. Fields with a null are as good as absent.
 type requestParser struct {
 	g             generation

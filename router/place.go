@@ -41,7 +41,9 @@ const (
 // board is what the router knows of the nodes: their announcements, and what it
 // has itself given them since. It is pure state: callers hand in announcements, and lock.
 type board struct {
-	metadata transfer.Hash // of the model file this router tokenizes for
+	metadata transfer.Hash // of the header of the model file this router tokenizes for
+	file     transfer.Hash // of the whole file that is served; zero: none yet
+	refused  []string      // nodes of the header but of another file, by name
 	nodes    []transfer.Announce
 	accounts map[nodeKey]*account
 }
@@ -84,6 +86,7 @@ func (b *board) update(nodes []transfer.Announce) {
 			b.nodes = append(b.nodes, n)
 		}
 	}
+	b.pin()
 	slices.SortFunc(b.nodes, func(x, y transfer.Announce) int { return cmp.Compare(x.Node, y.Node) })
 	old := b.accounts
 	b.accounts = make(map[nodeKey]*account, len(b.nodes))
@@ -97,6 +100,33 @@ func (b *board) update(nodes []transfer.Announce) {
 		}
 		b.accounts[keyOf(n)] = a
 	}
+}
+
+// pin leaves only nodes of one model file. Two files may have the same header and other
+// weights (a fine-tune, a damaged copy), and one name must not stand for both: the first that
+// can serve is kept until its last node is gone.
+func (b *board) pin() {
+	count := make(map[transfer.Hash]int)
+	for _, n := range b.nodes {
+		count[n.File]++
+	}
+	if count[b.file] == 0 {
+		b.file = transfer.Hash{}
+		for file, n := range count {
+			if c := count[b.file]; n > c || n == c && slices.Compare(file[:], b.file[:]) < 0 {
+				b.file = file
+			}
+		}
+	}
+	b.refused = b.refused[:0]
+	b.nodes = slices.DeleteFunc(b.nodes, func(n transfer.Announce) bool {
+		if n.File == b.file {
+			return false
+		}
+		b.refused = append(b.refused, n.Node)
+		return true
+	})
+	slices.Sort(b.refused)
 }
 
 // pairs calls visit with every pair that may work together and takes work.

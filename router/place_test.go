@@ -1,6 +1,7 @@
 package router
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -128,5 +129,45 @@ func TestLedger(t *testing.T) {
 	}
 	if got := b.free(d); got != 1024 {
 		t.Errorf("free after the restart: %d, want 1024", got)
+	}
+}
+
+// goal: one model name never stands for two files. method: nodes of a second file with the
+// same header join, stay alone, and leave.
+func TestOneFile(t *testing.T) {
+	b := newBoard(transfer.Hash{1})
+	of := func(file byte, names ...string) (out []transfer.Announce) {
+		for i, name := range names {
+			role := transfer.RolePrefill
+			if i%2 == 1 {
+				role = transfer.RoleDecode
+			}
+			out = append(out, announced(role, name, func(a *transfer.Announce) {
+				a.Metadata, a.File, a.Model = transfer.Hash{1}, transfer.Hash{file}, transfer.Hash{file}
+			}))
+		}
+		return out
+	}
+	ours, others := of(2, "p1", "d1"), of(1, "p2", "d2", "p3", "d3")
+	for _, step := range []struct {
+		what    string
+		nodes   []transfer.Announce
+		serves  string
+		refused int
+	}{
+		{"the first file", ours, "p1", 0},
+		{"a second file joins, with more nodes", append(slices.Clone(ours), others...), "p1", 4},
+		{"only its decode node is left of the first", append(slices.Clone(ours[1:]), others...), "", 4},
+		{"the first is gone", others, "p2", 0},
+		{"and comes back", append(slices.Clone(ours), others...), "p2", 2},
+	} {
+		b.update(step.nodes)
+		p, ok := b.best()
+		if ok != (step.serves != "") || ok && p.prefill.Node != step.serves && step.serves == "p1" || ok && p.prefill.File != p.decode.File {
+			t.Errorf("%s: served by %+v (%v), want %q", step.what, p.prefill.Node, ok, step.serves)
+		}
+		if len(b.refused) != step.refused {
+			t.Errorf("%s: refused %v, want %d", step.what, b.refused, step.refused)
+		}
 	}
 }

@@ -138,6 +138,7 @@ type Router struct {
 	fieldLabel, tenantLabel metrics.Bounded
 
 	draining  atomic.Bool
+	large     chan struct{} // held while a large prompt is tokenized: one at a time
 	exchanges exchanges
 	work      sync.WaitGroup // jobs and cancellations on their way
 }
@@ -151,6 +152,7 @@ func New(cfg Config) (*Router, error) {
 	r := &Router{
 		cfg: cfg, cluster: cfg.Cluster, tok: cfg.Tokenizer, log: cfg.Log,
 		audit: newAudit(cfg.Audit, cfg.Log), watch: newWatch(cfg.Cluster.Ping), started: time.Now(),
+		large: make(chan struct{}, 1),
 	}
 	r.fieldLabel.Max, r.tenantLabel.Max = 64, 64
 	r.desk = newDesk(cfg, func() []transfer.Announce {
@@ -161,7 +163,8 @@ func New(cfg Config) (*Router, error) {
 		func() float64 {
 			best, _ := r.desk.best()
 			return float64(best.limit())
-		})
+		},
+		func() float64 { return float64(r.desk.refused()) })
 	for id := range int32(cfg.Tokenizer.VocabSize()) {
 		if cfg.Tokenizer.EOG(id) {
 			r.eog = append(r.eog, id)
@@ -238,6 +241,12 @@ func (r *Router) Run(ctx context.Context, l net.Listener) error {
 	}
 	return err
 }
+
+// BusLost tells the router that its connection to the bus was lost and made again. What nodes
+// sent meanwhile is gone, the last word on an attempt perhaps too, and no ping would tell:
+// so every attempt in flight is treated as one whose node is lost, at once instead of
+// when the time for its next token is over.
+func (r *Router) BusLost() { r.watch.loseAll() }
 
 // Drain takes nothing new and waits for the requests in work. When ctx ends, the rest are
 // cancelled at their nodes and their clients get an error; Drain returns once that is done.

@@ -68,6 +68,22 @@ func (w *watch) add(node string, epoch uint64, lost func()) (stop func()) {
 	}
 }
 
+// loseAll tells all attempts that their nodes are lost. They may well be alive; what
+// they sent is not certain to have come.
+func (w *watch) loseAll() {
+	w.mu.Lock()
+	var lost []*func()
+	for b, n := range w.nodes {
+		delete(w.nodes, b)
+		n.stop()
+		lost = slices.AppendSeq(lost, maps.Keys(n.lost))
+	}
+	w.mu.Unlock()
+	for _, lost := range lost {
+		(*lost)()
+	}
+}
+
 // run pings one node until nobody asks any more or it is lost.
 func (w *watch) run(ctx context.Context, b boot) {
 	tick := time.NewTicker(pingEvery)

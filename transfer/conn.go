@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,7 +52,9 @@ type Conn struct {
 	pubs     map[string]*kvPublish            // by ack inbox
 	pubSeq   uint64
 	watchers map[chan struct{}]struct{} // closed-over by KV consumers: poked on reconnect
-	closed   bool
+	// reconnected are called, without mu held, when a lost connection is there again.
+	reconnected []func()
+	closed      bool
 }
 
 type request struct{ cancel context.CancelCauseFunc }
@@ -251,6 +254,14 @@ func (c *Conn) settle(subject string) error {
 	return nil
 }
 
+// OnReconnect registers f, to be called each time a lost connection was made
+// again. Messages to this client that were sent meanwhile are gone.
+func (c *Conn) OnReconnect(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reconnected = append(c.reconnected, f)
+}
+
 // Close implements [Bus].
 func (c *Conn) Close() {
 	c.mu.Lock()
@@ -339,7 +350,11 @@ func (c *Conn) onReconnect(*nats.Conn) {
 		default:
 		}
 	}
+	told := slices.Clone(c.reconnected)
 	c.mu.Unlock()
+	for _, f := range told {
+		f()
+	}
 	if c.cfg.OnConnection != nil {
 		c.cfg.OnConnection(true)
 	}

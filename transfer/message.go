@@ -30,6 +30,7 @@ type Announce struct {
 	Model     Hash   `msgpack:"model"`      // model fingerprint
 	Layout    Hash   `msgpack:"layout"`     // KV layout fingerprint
 	Metadata  Hash   `msgpack:"metadata"`   // digest of the GGUF header: tokenizer, template, architecture
+	File      Hash   `msgpack:"file"`       // digest of the whole model file
 	ModelName string `msgpack:"model_name"` // for people
 
 	Capacity int    `msgpack:"capacity"` // tokens the pool holds

@@ -52,12 +52,18 @@ func (a Admin) Handler() http.Handler {
 	return mux
 }
 
-// Serve listens on addr until ctx ends.
-func (a Admin) Serve(ctx context.Context, addr string) error {
+// ListenAdmin takes the address of an Admin, so that a role whose address is
+// taken says so at its start and not after it has joined.
+func ListenAdmin(addr string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
-		return fmt.Errorf("cluster: admin listener: %w", err)
+		return nil, fmt.Errorf("cluster: admin listener: %w", err)
 	}
+	return ln, nil
+}
+
+// Serve answers on ln until ctx ends, and closes it.
+func (a Admin) Serve(ctx context.Context, ln net.Listener) error {
 	s := &http.Server{
 		Handler: a.Handler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,

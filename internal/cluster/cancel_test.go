@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -125,11 +129,12 @@ func TestClientLeaves(t *testing.T) {
 				_, err := s.ask(ctx, umbrellaKey, completions, b, nil)
 				ended <- err
 			}()
-			time.Sleep(100 * time.Millisecond) // it is in the queue, or not even that: both must hold
+			s.eventually("the second request waits in the queue", func() bool { return s.queued() == 1 })
 			leave()
 			if err := <-ended; !errors.Is(err, context.Canceled) {
 				t.Errorf("the queued request ended with %v", err)
 			}
+			s.eventually("the router has noticed", func() bool { return s.queued() == 0 })
 			leaveFirst()
 			g.open(open)
 			s.baseline()
@@ -143,6 +148,25 @@ func TestClientLeaves(t *testing.T) {
 			s.baseline()
 		})
 	}
+}
+
+// queued is how many sequences wait in the router's queue, by its own metric.
+func (s *site) queued() int {
+	s.t.Helper()
+	resp, err := http.Get(s.url + "/metrics")
+	must(s.t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	must(s.t, err)
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(line, "bulkhead_num_requests_waiting "); ok {
+			n, err := strconv.Atoi(strings.TrimSpace(v))
+			must(s.t, err)
+			return n
+		}
+	}
+	s.t.Fatal("no metric of the queue")
+	return 0
 }
 
 // quiet: no step stands before the gate.

@@ -170,6 +170,8 @@ func TestReconnectMintsJWT(t *testing.T) {
 	c, err := transfer.Connect(within(t), transfer.Config{URL: w.nats.ClientURL(), Name: "d0", Identity: f, OnConnection: func(ok bool) { up <- ok }})
 	must(t, err)
 	defer c.Close()
+	again := make(chan bool, 100)
+	c.OnReconnect(func() { again <- true })
 	before := f.minted.Load()
 	f.bad.Store(3)
 	w.restart()
@@ -178,6 +180,7 @@ func TestReconnectMintsJWT(t *testing.T) {
 	}
 	for !recv(t, up) {
 	}
+	recv(t, again) // who else has to know is told too
 	if n := f.minted.Load() - before; n < 4 {
 		t.Errorf("%d JWTs for 3 refusals and a success", n)
 	}

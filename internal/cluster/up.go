@@ -150,6 +150,7 @@ func NewRouter(j *Joined, cfg router.Config) (*router.Router, *transfer.Director
 		dir.Close()
 		return nil, nil, err
 	}
+	j.Conn.OnReconnect(r.BusLost)
 	return r, dir, nil
 }
 

@@ -1,5 +1,6 @@
-// Package loadgen measures: engine.go times the engine alone, without a
-// cluster around it. [BenchEngine] is what `bulkhead bench engine` runs.
+// Package loadgen measures. [BenchEngine] times the engine alone, without a cluster
+// around it; [BenchServe] loads any OpenAI-compatible server over HTTP, in an open or a
+// closed loop, and reports what its clients see.
 package loadgen
 
 import (
@@ -14,7 +15,7 @@ import (
 	"bulkhead/kernels"
 )
 
-// ErrConfig is an EngineConfig outside its limits.
+// ErrConfig is a configuration outside its limits.
 var ErrConfig = errors.New("loadgen: invalid benchmark")
 
 // EngineConfig says what BenchEngine runs.

@@ -72,11 +72,12 @@ func load(f *gguf.File, backend kernels.Backend, precise func(s Spec, layer int,
 
 	m := &Model{spec: spec, backend: backend, scale: float32(1 / math.Sqrt(float64(spec.HeadDim)))}
 	err = m.loadWeights(&loader{f: f, b: backend, precise: func(layer int, name string) bool { return precise(spec, layer, name) }})
-	print := fingerprint(<-digest, spec.Layout(), backend.Info())
+	file := <-digest
+	print := fingerprint(file, spec.Layout(), backend.Info())
 	if err != nil {
 		return nil, err
 	}
-	m.facts = Facts{Name: spec.Name, Arch: spec.Arch, Fingerprint: print, Metadata: f.HeaderDigest(), Layout: spec.Layout(), Vocab: spec.Vocab, Window: spec.Window}
+	m.facts = Facts{Name: spec.Name, Arch: spec.Arch, Fingerprint: print, File: file, Metadata: f.HeaderDigest(), Layout: spec.Layout(), Vocab: spec.Vocab, Window: spec.Window}
 	if err := f.DropPages(); err != nil {
 		return nil, err
 	}
