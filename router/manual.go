@@ -1,7 +1,6 @@
 package router
 
 import (
-	"errors"
 	"time"
 
 	"bulkhead/internal/sample"
@@ -272,8 +271,8 @@ func (g *Generation) leave() {
 	g.attempt = nil
 }
 
-// cancel ends an attempt at a node; it is tried again until it is confirmed, the
-// node is gone, or it was tried cancelTries times.
+// cancel ends an attempt at a node; it is tried again until it is confirmed, or
+// was tried cancelTries times.
 func (m *Manual) cancel(node string, c transfer.Cancel) {
 	k := &cancelling{node: node, c: c}
 	m.cancels = append(m.cancels, k)
@@ -292,9 +291,7 @@ func (m *Manual) try(k *cancelling) {
 		if err == nil {
 			err = q.Confirmed(reply)
 		}
-		if err == nil || errors.Is(err, transfer.ErrNodeLost) {
-			k.done = true
-		}
+		k.done = k.done || err == nil
 	})
 }
 

@@ -404,7 +404,7 @@ func FuzzToken(f *testing.F) {
 	f.Add("", "")
 	negative.Seeds(f, "testdata/negative", func(what string, data []byte) {
 		if what == "token" {
-			body, _, _ := split(string(data)) // empty where there is none
+			body, _, _, _ := split(string(data)) // empty where there is none
 			f.Add(string(data), string(body))
 		}
 	})
