@@ -28,8 +28,8 @@ type commands struct {
 	Keys    keysCmd    `cmd:"" help:"Make a cluster's keys."`
 	Tenant  tenantCmd  `cmd:"" help:"Manage the tenants file."`
 	Bench   benchCmd   `cmd:"" help:"Measure."`
-	Sim     simCmd     `cmd:"" help:"Run simulated clusters under every fault of bus, nodes and clients, by seed."`
 	Canary  canaryCmd  `cmd:"" help:"Look for leaks between the tenants of a live OpenAI-compatible server; exit status 2 if anything is found."`
+	Sim     simCmd     `cmd:"" help:"Run simulated clusters under every fault of bus, nodes and clients, by seed."`
 	Health  healthCmd  `cmd:"" help:"Ask a role whether it is well; the exit status says."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }

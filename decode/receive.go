@@ -169,17 +169,6 @@ func (r *receiver) take(m transfer.KVMsg) {
 	m.Ack()
 }
 
-// anyAttempt is the attempt at the request of a subject, whichever it is. Only a
-// test build without the binding calls it.
-func (r *receiver) anyAttempt(s transfer.KVSubject) *attempt {
-	for _, a := range r.inOrder() {
-		if transfer.ID(a.grant.Claims.Request) == s.Request {
-			return a
-		}
-	}
-	return nil
-}
-
 // malformed drops what cannot be read. Under the subject of an attempt in work
 // it stands where a good message was to come, so the attempt ends now rather
 // than at its deadline. Caller holds mu.
@@ -192,6 +181,17 @@ func (r *receiver) malformed(m transfer.KVMsg, err error) {
 		return
 	}
 	r.fail(a, transfer.ReasonProtocol, err)
+}
+
+// anyAttempt is the attempt at the request of a subject, whichever it is. Only a
+// test build without the binding calls it.
+func (r *receiver) anyAttempt(s transfer.KVSubject) *attempt {
+	for _, a := range r.inOrder() {
+		if transfer.ID(a.grant.Claims.Request) == s.Request {
+			return a
+		}
+	}
+	return nil
 }
 
 // handle does what one message asks. An error ends the attempt.

@@ -106,6 +106,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
+	if f.fault == "clamps" && b.count < fakeWindow {
+		b.Max = min(b.Max, fakeWindow-b.count)
+	}
 	if b.count+b.Max > fakeWindow && f.fault != "over length" && !(f.fault == "over length in streams" && b.Stream) {
 		switch {
 		case f.fault == "text before error" && b.Stream:
@@ -161,8 +164,15 @@ func (f *fake) answer(w http.ResponseWriter, b *fakeRequest, fault string, is an
 	if b.chat {
 		prompt += 5
 	}
+	if f.fault == "always an id too many" && b.ids != nil {
+		prompt++
+	}
 	total = prompt + completion
 	switch fault {
+	case "another reason":
+		if finish == "length" {
+			finish = "stop"
+		}
 	case "marker":
 		if len(tokens) > 0 && len(is.other) > 20 {
 			tokens[0] = is.other[3:18]
@@ -179,6 +189,8 @@ func (f *fake) answer(w http.ResponseWriter, b *fakeRequest, fault string, is an
 		total++
 	case "completion":
 		completion, total = b.Max+2, prompt+b.Max+2
+	case "counts too few":
+		completion, total = gen/3, prompt+gen/3
 	case "length too soon":
 		finish = "length"
 		if gen == b.Max && gen > 0 {
@@ -195,15 +207,23 @@ func (f *fake) answer(w http.ResponseWriter, b *fakeRequest, fault string, is an
 		old := value
 		value = func(i int) float64 { return old(i) + 1e-6 }
 	}
-	if f.receipts && fault != "no receipt" {
+	held := fault == "held" && b.Stream
+	if f.receipts && fault != "no receipt" && !held {
 		r := fmt.Sprintf("%064x", is.n)
 		if fault == "receipt twice" {
 			r = strings.Repeat("a", 64)
 		}
 		w.Header().Set("x-bulkhead-receipt", r)
 	}
+	cached := 0
+	if is.hit {
+		cached = prompt / 2
+	}
+	if fault == "cached over the prompt" && !b.Stream { // probes stream
+		cached = prompt + 1
+	}
 	usage := fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}`,
-		prompt, completion, total, map[bool]int{true: prompt / 2}[is.hit])
+		prompt, completion, total, cached)
 	if fault == "no usage" || fault == "no usage in some streams" && b.Stream || f.fault == "never usage in streams" && b.Stream {
 		usage = "null"
 	}
@@ -239,6 +259,9 @@ func (f *fake) answer(w http.ResponseWriter, b *fakeRequest, fault string, is an
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
+	if held {
+		io.WriteString(w, ": keepalive\n\n")
+	}
 	for i := range gen {
 		fmt.Fprintf(w, "data: {\"choices\":[{%s,\"logprobs\":%s}]}\n\n", member(tokens[i]), logprobs(i, i+1))
 		w.(http.Flusher).Flush()

@@ -3,12 +3,16 @@ package cluster_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/nats-io/nats.go"
 
 	"bulkhead/internal/identity"
+	"bulkhead/internal/sample"
+	"bulkhead/internal/tenant"
 	"bulkhead/transfer"
+	"bulkhead/transfer/seal"
 )
 
 // raw is a hostile client with a node's own credentials: everything that a role may
@@ -121,4 +125,106 @@ func TestReplyHole(t *testing.T) {
 	if got := recv(t, handled); got != kvOfNode("d1") {
 		t.Errorf("%s was handled", got)
 	}
+}
+
+// TestStolenName: a second decode node of the same name, made with the pool's own key. Goal: it gets
+// ciphertext and a wrong end, never a prompt, never a word into an answer. Method: the thief
+// takes over an attempt's job, stream and output as far as the server lets it; what it holds does not
+// open, what it says is refused, and what it announces is another boot, which no running attempt knows.
+func TestStolenName(t *testing.T) {
+	a := newArena(t) // with an honest d1
+	x := a.try(arenaPrompt)
+	a.stop() // the thief wins every race for the stream
+	thief, id := a.w.raw(identity.Decode, "d1")
+	key, err := seal.NewKey()
+	must(t, err)
+
+	// The stream: the server gives it to whoever has the name.
+	a.send(a.p1, a.craft(x, recipe{}))
+	got := []*nats.Msg{}
+	sub, err := thief.SubscribeSync("_INBOX.d1.thief")
+	must(t, err)
+	must(t, thief.PublishRequest("$JS.API.CONSUMER.MSG.NEXT.KV_d1.d1", sub.Subject, []byte(`{"batch":100,"expires":10000000000}`)))
+	for !sawManifest(got) {
+		m, err := sub.NextMsg(waitMax)
+		must(t, err)
+		got = append(got, m)
+	}
+	peer := transfer.NewPeer(transfer.Options{Node: id, Authority: a.w.auth, Cluster: "test"})
+	frames := 0
+	var receiver *seal.Receiver
+	for _, m := range got {
+		km, err := peer.ParseKVMessage(transfer.KVMsg{Subject: m.Subject, Data: m.Data})
+		must(t, err)
+		switch km.Kind {
+		case transfer.KVOpen:
+			o, _, err := peer.VerifyOpen(km)
+			must(t, err)
+			receiver, err = key.NewReceiver(o.Enc, x.hash) // takes any encapsulation, and makes keys that open nothing
+			must(t, err)
+		case transfer.KVFrame:
+			frames++
+			if _, plain, err := receiver.OpenFrame(nil, km.Frame); !errors.Is(err, seal.ErrOpen) || len(plain) != 0 {
+				t.Fatalf("a frame opens for the thief: %d bytes, %v", len(plain), err)
+			}
+		case transfer.KVManifest:
+			s, _, err := peer.VerifyManifest(km)
+			must(t, err)
+			m, err := seal.ParseManifest(s)
+			must(t, err)
+			if plain, err := receiver.OpenFirst(m.First); !errors.Is(err, seal.ErrOpen) {
+				t.Fatalf("the first token opens for the thief: %d bytes, %v", len(plain), err)
+			}
+		}
+	}
+	if frames == 0 {
+		t.Fatal("the thief got no frame: the test shows nothing")
+	}
+
+	// The job is sealed to the boot key of the node that the router chose.
+	if job, err := seal.SealTo(a.q.HPKE, "job", nil, []byte("prompt")); err != nil {
+		t.Fatal(err)
+	} else if _, err := key.OpenFrom("job", nil, job); !errors.Is(err, seal.ErrOpen) {
+		t.Errorf("a job opens for the thief: %v", err)
+	}
+
+	// The output: all that is public is right, the receipt's signature too, and the reply key is not known.
+	receipt, err := seal.Receipt{TokenHash: x.hash, ManifestHash: [32]byte{1}, Pages: tenant.Blocks(len(arenaPrompt)), Decode: "d1", Epoch: a.q.Epoch}.Append(nil)
+	must(t, err)
+	signed, err := peer.SignReceipt(receipt, x.job.Reply, 0)
+	must(t, err)
+	words, broken := make(chan transfer.OutputBody, 10), make(chan error, 10)
+	stop, err := a.ReceiveOutput(x.job.Reply, x.job.ReplyKey, x.hash, func(_ transfer.Role, b transfer.OutputBody) { words <- b }, func(err error) { broken <- err })
+	must(t, err) // an ear that has heard nothing yet, as if d1 had said nothing
+	defer stop()
+	bus := &silent{publish: thief.Publish}
+	forgery := transfer.NewPeer(transfer.Options{Bus: bus, Node: id, Authority: a.w.auth, Cluster: "test"}).NewOutput(transfer.Job{Reply: x.job.Reply, ReplyKey: [32]byte{1}}, x.hash)
+	must(t, forgery.Send(transfer.OutputBody{Receipt: signed}))
+	must(t, forgery.Send(transfer.OutputBody{Tokens: []sample.Token{{ID: 1}}}))
+	if err := recv(t, broken); !errors.Is(err, transfer.ErrOutput) || !errors.Is(err, transfer.ErrSeal) {
+		t.Errorf("the thief's words end the attempt with %v", err)
+	}
+	if len(words) != 0 {
+		t.Errorf("LEAK: the thief's words were taken: %+v", <-words)
+	}
+
+	// The name back with its owner, everything works again.
+	thief.Close()
+	a.stop = nil
+	a.boot()
+	must(t, a.honest())
+	must(t, a.baseline())
+}
+
+// silent is a bus for a client that only publishes.
+type silent struct {
+	transfer.Bus
+	publish func(subject string, data []byte) error
+}
+
+func (s *silent) Publish(subject string, data []byte) error { return s.publish(subject, data) }
+
+// sawManifest says whether an attempt's last message is there.
+func sawManifest(got []*nats.Msg) bool {
+	return len(got) > 0 && bytes.Contains(got[len(got)-1].Data, []byte("kv.manifest"))
 }

@@ -145,6 +145,7 @@ type request struct {
 	at     *routerNode
 	g      *router.Generation
 	lost   map[uint64]bool // boots that the watch was told of
+	told   bool            // its end is in the transcript
 	orphan bool            // its router died: the client saw the connection break
 }
 
@@ -419,10 +420,33 @@ func toTokens(s string) []int32 {
 func (w *world) run() *Verdict {
 	for w.step = 1; w.step < stepsMax && !w.ended(); w.step++ {
 		w.once()
+		w.tell()
 	}
 	w.quiet()
+	w.tell()
 	w.judge()
 	return &w.verdict
+}
+
+// tell writes down which requests have ended since.
+func (w *world) tell() {
+	if w.out == nil {
+		return
+	}
+	for _, q := range w.requests {
+		if q.told || !q.over() {
+			continue
+		}
+		q.told = true
+		switch {
+		case q.orphan:
+			w.logf("end        request %d: its router died", q.n)
+		case q.g.Err != nil:
+			w.logf("end        request %d after %d tokens: %v", q.n, len(q.g.Tokens), q.g.Err)
+		default:
+			w.logf("end        request %d after %d tokens: %s", q.n, len(q.g.Tokens), q.g.Finish)
+		}
+	}
 }
 
 func (w *world) ended() bool {
