@@ -41,13 +41,14 @@ $(MODEL):
 # the others must hold alone, and the leak must be seen when none is left.
 test: check-quick vet-tags cross model
 	BULKHEAD_REQUIRE_MODEL=1 $(GO) test $(TESTARGS) -timeout 20m ./...
-	$(GO) test $(TESTARGS) -tags mutants -run Walls -timeout 10m ./internal/cluster
+	$(GO) test $(TESTARGS) -tags mutants -run 'Walls|LeakNames' -timeout 10m ./internal/cluster
+	$(GO) test $(TESTARGS) -tags mutants -run Mutants -timeout 10m ./internal/sim
 
 check-quick: fmt vet lint
 
 vet-tags:
 	$(GO) vet -tags e2e ./deploy/...
-	$(GO) vet -tags mutants ./internal/mutant ./internal/cluster
+	$(GO) vet -tags mutants ./internal/mutant ./internal/cluster ./internal/sim
 
 race:
 	CGO_ENABLED=1 $(GO) test -race -run '$(T)' $(PKG)
