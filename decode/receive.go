@@ -93,20 +93,20 @@ func (r *receiver) reserve(job transfer.Job, from identity.Peer) (*transfer.Acce
 	layout := r.pages.Layout()
 	plan, err := seal.NewPlan(len(job.Prompt), layout.Layers, layout.TokenLayerBytes())
 	if err != nil {
-		return nil, reject(g, transfer.ReasonProtocol, err)
+		return nil, g.Reject(transfer.ReasonProtocol, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.draining {
-		return nil, reject(g, transfer.ReasonDraining, nil)
+		return nil, g.Reject(transfer.ReasonDraining, nil)
 	}
 	if err := r.once.Use(g.Hash, g.Claims.Expires, r.now()); err != nil && !mutant.Off(mutant.TokenOnce) {
-		return nil, reject(g, transfer.ReasonDuplicate, err)
+		return nil, g.Reject(transfer.ReasonDuplicate, err)
 	}
 	seq := sequenceKey{g.Claims.Request, g.Claims.Child}
 	if old := r.current[seq]; old != nil {
 		if old.grant.Claims.Attempt >= g.Claims.Attempt {
-			return nil, reject(g, transfer.ReasonDuplicate, fmt.Errorf("attempt %d while attempt %d is in work", g.Claims.Attempt, old.grant.Claims.Attempt))
+			return nil, g.Reject(transfer.ReasonDuplicate, fmt.Errorf("attempt %d while attempt %d is in work", g.Claims.Attempt, old.grant.Claims.Attempt))
 		}
 		r.end(old, transfer.ReasonCancelled, errors.New("a later attempt has come"))
 	}
@@ -404,7 +404,7 @@ func (r *receiver) end(a *attempt, reason transfer.Reason, err error) {
 	}
 	a.table.Release()
 	if err != nil {
-		if serr := a.out.Send(transfer.OutputBody{Fail: reject(a.grant, reason, err)}); serr != nil {
+		if serr := a.out.Send(transfer.OutputBody{Fail: a.grant.Reject(reason, err)}); serr != nil {
 			r.log.Warn("failure not sent", "err", serr)
 		}
 	}
@@ -461,14 +461,6 @@ func (r *receiver) abandonAll() {
 	}
 }
 
-func reject(g *transfer.Grant, reason transfer.Reason, err error) *transfer.Reject {
-	no := &transfer.Reject{TokenHash: g.Hash, Reason: reason}
-	if err != nil {
-		no.Detail = err.Error()
-	}
-	return no
-}
-
 func poolReject(g *transfer.Grant, err error) *transfer.Reject {
 	var long *kv.TooLongError
 	var pages *kv.NoPagesError
@@ -478,5 +470,5 @@ func poolReject(g *transfer.Grant, err error) *transfer.Reject {
 	case errors.As(err, &pages):
 		return &transfer.Reject{TokenHash: g.Hash, Reason: transfer.ReasonNoPages, Limit: int64(pages.Free), Value: int64(pages.Need), Detail: err.Error()}
 	}
-	return reject(g, transfer.ReasonInternal, err)
+	return g.Reject(transfer.ReasonInternal, err)
 }

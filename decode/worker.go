@@ -264,9 +264,9 @@ func (w *worker) finish(q *running, e End) {
 		}
 		body.Finish = &transfer.Finish{Reason: reason, Generated: e.Tokens, Prompt: len(q.attempt.grant.Job.Prompt)}
 	case EndCancel:
-		body.Fail = reject(q.attempt.grant, q.reason, errors.New("ended while it was running"))
+		body.Fail = q.attempt.grant.Reject(q.reason, errors.New("ended while it was running"))
 	case EndFault:
-		body.Fail = reject(q.attempt.grant, q.reason, q.fault)
+		body.Fail = q.attempt.grant.Reject(q.reason, q.fault)
 		var fault kernels.Fault
 		if errors.As(q.fault, &fault) {
 			body.Fail.Limit, body.Fail.Value = 0, int64(fault.Block)

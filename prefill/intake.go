@@ -32,24 +32,24 @@ func (n *Node) take(tj transfer.Job, from identity.Peer) (*transfer.Accept, *tra
 		prompt = prompt[:1] // the placeholder of 2026, in a test build
 	}
 	if n.draining.Load() {
-		return nil, reject(g, transfer.ReasonDraining, nil)
+		return nil, g.Reject(transfer.ReasonDraining, nil)
 	}
 	decode, _, ok := n.dir.Get(transfer.RoleDecode, g.Claims.Decode)
 	switch {
 	case !ok:
-		return nil, reject(g, transfer.ReasonPeer, fmt.Errorf("decode node %q is not known here", g.Claims.Decode))
+		return nil, g.Reject(transfer.ReasonPeer, fmt.Errorf("decode node %q is not known here", g.Claims.Decode))
 	case decode.Epoch != g.Claims.DecodeEpoch:
-		return nil, reject(g, transfer.ReasonPeer, fmt.Errorf("decode node %q is in boot %016x, granted %016x", g.Claims.Decode, decode.Epoch, g.Claims.DecodeEpoch))
+		return nil, g.Reject(transfer.ReasonPeer, fmt.Errorf("decode node %q is in boot %016x, granted %016x", g.Claims.Decode, decode.Epoch, g.Claims.DecodeEpoch))
 	case decode.Layout != n.layout || decode.Model != n.self.Model:
-		return nil, reject(g, transfer.ReasonModel, fmt.Errorf("decode node %q has another model or KV layout", g.Claims.Decode))
+		return nil, g.Reject(transfer.ReasonModel, fmt.Errorf("decode node %q has another model or KV layout", g.Claims.Decode))
 	}
 	layout := n.pages.Layout()
 	plan, err := seal.NewPlan(len(prompt), layout.Layers, layout.TokenLayerBytes())
 	if err != nil {
-		return nil, reject(g, transfer.ReasonProtocol, err)
+		return nil, g.Reject(transfer.ReasonProtocol, err)
 	}
 	if err := n.once.Use(g.Hash, g.Claims.Expires, now); err != nil && !mutant.Off(mutant.TokenOnce) {
-		return nil, reject(g, transfer.ReasonDuplicate, err)
+		return nil, g.Reject(transfer.ReasonDuplicate, err)
 	}
 	a, err := n.newAttempt(g, prompt, plan, decode)
 	if err != nil {
@@ -209,14 +209,6 @@ func (n *Node) credit(c transfer.Credit, from identity.Peer) {
 	a.kv.Credit(c.Limit)
 }
 
-func reject(g *transfer.Grant, reason transfer.Reason, err error) *transfer.Reject {
-	no := &transfer.Reject{TokenHash: g.Hash, Reason: reason}
-	if err != nil {
-		no.Detail = err.Error()
-	}
-	return no
-}
-
 // refused maps an error of intake to its Reject.
 func refused(g *transfer.Grant, err error) *transfer.Reject {
 	var long *kv.TooLongError
@@ -227,5 +219,5 @@ func refused(g *transfer.Grant, err error) *transfer.Reject {
 	case errors.As(err, &pages):
 		return &transfer.Reject{TokenHash: g.Hash, Reason: transfer.ReasonNoPages, Limit: int64(pages.Free), Value: int64(pages.Need), Detail: err.Error()}
 	}
-	return reject(g, reasonOf(err), err)
+	return g.Reject(reasonOf(err), err)
 }

@@ -89,6 +89,16 @@ func (g *Grant) CheckLength(window int) *Reject {
 	return nil
 }
 
+// Reject is this node's no to the attempt. err, if not nil, is said as the
+// detail: it names limits and values, never a prompt.
+func (g *Grant) Reject(reason Reason, err error) *Reject {
+	no := &Reject{TokenHash: g.Hash, Reason: reason}
+	if err != nil {
+		no.Detail = err.Error()
+	}
+	return no
+}
+
 // Header is frame i of the attempt as both sides must have it: prefill seals
 // under it, and decode refuses any other.
 func (g *Grant) Header(plan seal.Plan, i int, prefillEpoch uint64) seal.Header {
