@@ -30,7 +30,7 @@ type canaryCmd struct {
 	Timeout        time.Duration     `help:"Of one request." default:"5m"`
 	Window         int               `help:"Longest prompt and output in tokens; 0 is what the server says (max_model_len)."`
 	Long           int               `help:"Tokens of the prompts that fill the pools." default:"4096"`
-	Boundary       int               `help:"Requests exactly at the window are sent where it is no larger than this." default:"16384"`
+	Boundary       int               `help:"Requests exactly at the window are sent where it is no larger than this; 1: never." default:"16384"`
 	Prefix         int               `help:"Tokens of the prompts whose beginnings other tenants try." default:"512"`
 	Seed           uint64            `help:"Of markers and order; 0 is random. The report names it."`
 	Determinism    string            `help:"What must be the same when a request is repeated: bitwise (text and log probabilities), text, or off." enum:"bitwise,text,off" default:"bitwise"`

@@ -59,11 +59,11 @@ type routerCmd struct {
 }
 
 func (c routerCmd) Run(ctx context.Context) error {
-	reg, err := tenant.Load(c.TenantsFile)
+	log, err := c.logger(identity.Router)
 	if err != nil {
 		return err
 	}
-	log, err := c.logger(identity.Router)
+	reg, err := tenant.Load(c.TenantsFile)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ type door struct {
 
 var doors = []door{
 	{"github.com/nats-io/nats.go", []string{"bulkhead/transfer"}, "the wire can be replaced, and everything else is tested without sockets", []string{"bulkhead/internal/cluster"}},
-	{"github.com/vmihailenco/msgpack", []string{"bulkhead/transfer"}, "one strict codec decides what bytes from the bus may become", nil},
+	{"github.com/vmihailenco/msgpack", nil, "one strict codec, transfer's own, decides what bytes from the bus may become: this one is what it is compared with", []string{"bulkhead/transfer"}},
 	{"github.com/nats-io/nats-server", []string{"bulkhead/internal/cluster"}, "only the all-in-one process, the nats role and tests carry a server", nil},
 	{"github.com/nats-io/jwt", []string{"bulkhead/internal/identity"}, "one place mints and checks identities", []string{"bulkhead/internal/cluster"}},
 	{"github.com/nats-io/nkeys", []string{"bulkhead/internal/identity"}, "one place mints and checks identities", []string{"bulkhead/internal/cluster"}},
@@ -52,6 +52,7 @@ var bans = []ban{
 	{pkg: "bulkhead/internal/loadgen", not: []string{"bulkhead/router", "bulkhead/prefill", "bulkhead/decode", "bulkhead/transfer", "bulkhead/kernels/cpu"}, why: "it measures from outside: over HTTP, or an engine that main gives it"},
 	{pkg: "bulkhead/internal/openai", not: nil, only: true, why: "it is any server's client and knows nothing of this one"},
 	{pkg: "bulkhead/internal/canary", not: []string{"bulkhead/internal/openai"}, only: true, why: "it looks from outside, with nothing but keys, so that it may be pointed at any server"},
+	{pkg: "bulkhead", not: []string{"bulkhead/internal/chaos", "bulkhead/internal/rogue"}, why: "the faulty network and the misbehaving peers are test tools: a release does not have them"},
 	{pkg: "bulkhead/internal/gguf", not: nil, only: true, why: "reads files, trusts nothing, knows nothing"},
 	{pkg: "bulkhead/internal/sample", not: nil, only: true, why: "a pure function of request and logits"},
 	{pkg: "bulkhead/internal/tenant", not: nil, only: true, why: "identity depends on nothing of ours"},

@@ -13,7 +13,8 @@ type logFlags struct {
 	LogLevel  string `help:"Log level." enum:"debug,info,warn,error" default:"info"`
 }
 
-// logger writes to stderr: stdout is for what a command prints.
+// logger writes to stderr: stdout is for what a command prints. Each role makes one before
+// all else, and so a build that is not a release says it first.
 func (f logFlags) logger(role string) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.LogLevel)); err != nil {
@@ -22,6 +23,9 @@ func (f logFlags) logger(role string) (*slog.Logger, error) {
 	log := newLogger(os.Stderr, f.LogFormat, level)
 	if role != "" { // one process with all roles: each names itself
 		log = log.With("role", role)
+	}
+	for _, w := range warnings {
+		log.Error(w, "version", version)
 	}
 	return log, nil
 }

@@ -29,8 +29,13 @@ import (
 // modelFlags choose and load a model.
 type modelFlags struct {
 	sourceFlags `embed:""`
-	Threads     int    `help:"Threads of the engine; 0 is one per core." default:"0"`
-	CPUTier     string `help:"Instruction set of the kernels (avx512vnni, avx2, generic); empty is the best there is." default:""`
+	cpuFlags    `embed:""`
+}
+
+// cpuFlags choose how the CPU computes.
+type cpuFlags struct {
+	Threads int    `help:"Threads of the engine; 0 is one per core." default:"0"`
+	CPUTier string `help:"Instruction set of the kernels (avx512vnni, avxvnni, avx2, generic); empty is the best there is." default:""`
 }
 
 // engineOf makes the engine that the flags name.
@@ -143,10 +148,11 @@ func (f *poolFlags) size(m model.Engine, windows int) (err error) {
 // service is what every role on a bus has around it.
 type service struct {
 	*cluster.Joined
-	admin   net.Listener // nil: none
-	log     *slog.Logger
-	metrics *metrics.Registry
-	wg      sync.WaitGroup
+	admin    net.Listener // nil: none
+	log      *slog.Logger
+	metrics  *metrics.Registry
+	counters *transfer.Counters // of the bus
+	wg       sync.WaitGroup
 }
 
 // join connects a role to the bus.
@@ -155,15 +161,14 @@ func (f nodeFlags) join(ctx context.Context, role identity.Role, log *slog.Logge
 	if err != nil {
 		return nil, err
 	}
-	s := &service{log: log, metrics: metrics.New()}
+	s := &service{log: log, metrics: metrics.New(), counters: new(transfer.Counters)}
 	if f.Admin != "" {
 		if s.admin, err = cluster.ListenAdmin(f.Admin); err != nil {
 			return nil, err
 		}
 	}
-	counters := new(transfer.Counters)
-	cluster.CountBus(s.metrics, counters)
-	s.Joined, err = cluster.Join{Minter: minter, Name: f.Name, URL: f.Nats, Log: log, Counters: counters}.Connect(ctx)
+	cluster.CountBus(s.metrics, s.counters)
+	s.Joined, err = cluster.Join{Minter: minter, Name: f.Name, URL: f.Nats, Log: log, Counters: s.counters}.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -228,16 +233,60 @@ func (c prefillCmd) Run(ctx context.Context) error {
 }
 
 type decodeCmd struct {
-	nodeFlags  `embed:""`
-	modelFlags `embed:""`
-	poolFlags  `embed:""`
-	MaxBatch   int `help:"Sequences in one step." default:"64"`
+	nodeFlags     `embed:""`
+	modelFlags    `embed:""`
+	poolFlags     `embed:""`
+	kvServerFlags `embed:""`
+	MaxBatch      int `help:"Sequences in one step." default:"64"`
+}
+
+// kvServerFlags say where a decode node's KV stream lives.
+type kvServerFlags struct {
+	KVServer      string `name:"kv-server" help:"Where this node's KV stream lives: at the cluster's broker, or embedded: on a NATS server in this process, which prefill nodes dial." enum:"broker,embedded" default:"broker"`
+	KVListen      string `name:"kv-listen" help:"Address of an embedded KV server, HOST:PORT; port 0 is any free one." default:"127.0.0.1:0"`
+	KVAdvertise   string `name:"kv-advertise" help:"Where prefill nodes dial it, nats://HOST:PORT; empty is what it listens on, and where that is every address, the one from which this node reaches the broker."`
+	KVStore       string `name:"kv-store" help:"Folder for an embedded KV server's own books (KV is in memory only); empty is a temporary one."`
+	KVStreamBytes int64  `name:"kv-stream-bytes" help:"Hard bound of the KV stream on an embedded server, in bytes." default:"268435456"`
+}
+
+// check says what is wrong with the flags, before the bus is dialled.
+func (f kvServerFlags) check() error {
+	if f.KVServer != "embedded" {
+		return nil
+	}
+	if _, _, err := splitAddress(f.KVListen); err != nil {
+		return fmt.Errorf("--kv-listen: %w", err)
+	}
+	if f.KVAdvertise != "" {
+		if _, _, err := transfer.CheckKVURL(f.KVAdvertise); err != nil {
+			return fmt.Errorf("--kv-advertise: %w", err)
+		}
+	}
+	return nil
+}
+
+// start starts the KV server if there is to be one; nil if not.
+func (f kvServerFlags) start(ctx context.Context, s *service) (*cluster.KVServer, error) {
+	if f.KVServer != "embedded" {
+		return nil, nil
+	}
+	host, port, err := splitAddress(f.KVListen)
+	if err != nil {
+		return nil, fmt.Errorf("--kv-listen: %w", err)
+	}
+	return cluster.StartKVServer(ctx, cluster.KVServerConfig{
+		Node: s.Joined, Host: host, Port: port, Advertise: f.KVAdvertise, StoreDir: f.KVStore, MaxBytes: f.KVStreamBytes,
+		Log: s.log, Counters: s.counters,
+	})
 }
 
 func (c decodeCmd) Run(ctx context.Context) error {
 	// What can be wrong with the node itself is said before the bus is dialled.
 	log, err := c.logger(identity.Decode)
 	if err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
 		return err
 	}
 	m, err := c.engineOf(log)
@@ -252,8 +301,19 @@ func (c decodeCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	kvServer, err := c.start(ctx, s)
+	if err != nil {
+		s.Conn.Close()
+		return err
+	}
+	peer, kvURL := s.Peer, ""
+	if kvServer != nil {
+		defer kvServer.Close()
+		peer, kvURL = kvServer.Peer(), kvServer.URL()
+		s.log.Info("KV server", "url", kvURL)
+	}
 	n, err := decode.New(decode.Config{
-		Peer: s.Peer, Engine: m, Capacity: c.Capacity, Window: c.Window, ClampWindow: c.ClampWindow, MaxBatch: c.MaxBatch,
+		Peer: peer, KVURL: kvURL, Engine: m, Capacity: c.Capacity, Window: c.Window, ClampWindow: c.ClampWindow, MaxBatch: c.MaxBatch,
 		Version: version, DrainTimeout: c.DrainTimeout, Metrics: decode.NewMetrics(s.metrics), Log: s.log,
 	})
 	if err != nil {

@@ -28,7 +28,7 @@ func TestUpRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := upCmd{
-				modelFlags: modelFlags{sourceFlags: sourceFlags{Model: tinyModel}, Threads: 1},
+				modelFlags: modelFlags{sourceFlags: sourceFlags{Model: tinyModel}, cpuFlags: cpuFlags{Threads: 1}},
 				edgeFlags:  edgeFlags{Listen: "127.0.0.1:0"},
 				logFlags:   logFlags{LogFormat: "json", LogLevel: "error"},
 				Prefill:    1, Decode: 1, PrefillCapacity: 1 << 14, DecodeCapacity: 1 << 14,
@@ -40,6 +40,24 @@ func TestUpRefuses(t *testing.T) {
 				t.Errorf("error %v, want one with %q", err, c.want)
 			}
 		})
+	}
+}
+
+// TestKVServerFlags: what cannot be an embedded KV server's address is said before anything else is done.
+func TestKVServerFlags(t *testing.T) {
+	for _, c := range []struct {
+		flags kvServerFlags
+		want  string
+	}{
+		{kvServerFlags{KVServer: "embedded", KVListen: "127.0.0.1"}, "--kv-listen"},
+		{kvServerFlags{KVServer: "embedded", KVListen: "127.0.0.1:70000"}, "--kv-listen"},
+		{kvServerFlags{KVServer: "embedded", KVListen: "127.0.0.1:0", KVAdvertise: "http://h:80"}, "--kv-advertise"},
+		{kvServerFlags{KVServer: "embedded", KVListen: "0.0.0.0:0", KVAdvertise: "nats://0.0.0.0:4333"}, "--kv-advertise"},
+	} {
+		err := decodeCmd{nodeFlags: nodeFlags{logFlags: logFlags{LogFormat: "json", LogLevel: "error"}}, kvServerFlags: c.flags}.Run(t.Context())
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: error %v, want one of %s", c.flags, err, c.want)
+		}
 	}
 }
 

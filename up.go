@@ -129,6 +129,9 @@ func (c upCmd) greet(addr, id, key string, m model.Engine) {
 	}
 	window = min(window, c.PrefillCapacity, c.DecodeCapacity)
 	fmt.Printf("\nBulkhead is ready at http://%s\n", addr)
+	for _, w := range warnings {
+		fmt.Printf("  WARNING   %s\n", w)
+	}
 	fmt.Printf("  model     %s (window %d tokens)\n", id, window)
 	fmt.Printf("  capacity  %d prefill x %d tokens, %d decode x %d tokens\n", c.Prefill, c.PrefillCapacity, c.Decode, c.DecodeCapacity)
 	shown := key

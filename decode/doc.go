@@ -10,6 +10,10 @@
 //	engine step   -> worker.step       schedule (pure), forward, sample, emit, reap
 //	end           -> pages zeroed, generation raised, the stream's leftovers terminated
 //
+// The KV stream is where Config.Peer hears it (transfer.Peer.WithKV): at the cluster's broker, or on a server in this
+// process, which Config.KVURL announces. Nothing in this package depends on which: a frame is judged by
+// what it is, not by the way that it came.
+//
 // Promises: what this node expects of an attempt comes from the router's job
 // and its own engine, never from the sender. Nothing is allocated for
 // strangers. A frame is opened into staging, never into a page. A sequence

@@ -56,15 +56,15 @@ func (in *inbound) open(o transfer.Open, tokenHash, digest transfer.Hash) (first
 		return false, nil // redelivered
 	}
 	switch {
-	case in.opened != (transfer.Hash{}):
+	case in.opened != (transfer.Hash{}) && !mutant.Off(mutant.OpenOnce):
 		return false, ErrOpenTwice
-	case tokenHash != in.grant.Hash:
+	case tokenHash != in.grant.Hash && !mutant.Off(mutant.OpenGrant):
 		return false, fmt.Errorf("%w: another token", ErrOpen)
-	case o.Prefill != in.grant.Claims.Prefill:
+	case o.Prefill != in.grant.Claims.Prefill && !mutant.Off(mutant.OpenPrefill):
 		return false, fmt.Errorf("%w: prefill node %q, granted %q", ErrOpen, o.Prefill, in.grant.Claims.Prefill)
-	case o.Layout != in.layout:
+	case o.Layout != in.layout && !mutant.Off(mutant.OpenLayout):
 		return false, fmt.Errorf("%w: another KV layout", ErrOpen)
-	case o.Frames != in.plan.Frames() && !mutant.Off(mutant.DecodeCount):
+	case o.Frames != in.plan.Frames() && !mutant.Off(mutant.DecodeCount) && !mutant.Off(mutant.OpenFrames):
 		return false, fmt.Errorf("%w: %d frames, expected %d", ErrOpen, o.Frames, in.plan.Frames())
 	}
 	in.opened, in.prefillEpoch = digest, o.PrefillEpoch
@@ -76,9 +76,9 @@ func (in *inbound) open(o transfer.Open, tokenHash, digest transfer.Hash) (first
 // It returns false for a repeat of a frame that is held.
 func (in *inbound) frame(h seal.Header, link [32]byte) (want bool, err error) {
 	switch {
-	case in.opened == (transfer.Hash{}):
+	case in.opened == (transfer.Hash{}) && !mutant.Off(mutant.FrameOpened):
 		return false, ErrNotOpen
-	case int64(h.Seq) >= int64(len(in.links)):
+	case int64(h.Seq) >= int64(len(in.links)) && !mutant.Off(mutant.FrameIndex):
 		return false, fmt.Errorf("%w: frame %d of %d", ErrHeader, h.Seq, len(in.links))
 	}
 	expect := in.grant.Header(in.plan, int(h.Seq), in.prefillEpoch)
@@ -89,17 +89,19 @@ func (in *inbound) frame(h seal.Header, link [32]byte) (want bool, err error) {
 		expect.TokenHash, expect.Attempt, expect.PrefillEpoch, expect.Prefill = h.TokenHash, h.Attempt, h.PrefillEpoch, h.Prefill
 		expect.PromptDigest, expect.PrefixDigest = h.PromptDigest, h.PrefixDigest
 	}
+	if mutant.Enabled {
+		believe(&expect, h)
+	}
 	if h != expect {
 		return false, fmt.Errorf("%w: frame %d: %s", ErrHeader, h.Seq, differing(h, expect))
 	}
-	switch in.links[h.Seq] {
-	case link:
+	switch held := in.links[h.Seq]; {
+	case held == link && !mutant.Off(mutant.FrameRepeat):
 		return false, nil
-	case [32]byte{}:
-	default:
+	case held != [32]byte{} && !mutant.Off(mutant.FrameTwice):
 		return false, fmt.Errorf("%w: frame %d", ErrFrameTwice, h.Seq)
 	}
-	if in.done {
+	if in.done && !mutant.Off(mutant.FrameDone) {
 		return false, ErrDone
 	}
 	return true, nil
@@ -118,15 +120,15 @@ func (in *inbound) hold(seq uint32, link [32]byte) {
 // when it returns nil may the attempt be committed.
 func (in *inbound) manifest(m seal.Manifest) error {
 	switch {
-	case in.opened == (transfer.Hash{}):
+	case in.opened == (transfer.Hash{}) && !mutant.Off(mutant.ManifestOpened):
 		return ErrNotOpen
-	case in.done:
+	case in.done && !mutant.Off(mutant.ManifestOnce):
 		return ErrDone
 	case mutant.Off(mutant.DecodeCount):
 		// The leak of 2026: what is complete is taken from the sender's word.
 		in.done = true
 		return nil
-	case in.held < len(in.links):
+	case in.held < len(in.links) && !mutant.Off(mutant.ManifestEarly):
 		return fmt.Errorf("%w: %d of %d held", ErrEarly, in.held, len(in.links))
 	}
 	chain := seal.NewChain()

@@ -206,7 +206,7 @@ func (n *Node) announce() transfer.Announce {
 	n.cfg.Metrics.free.Set(float64(stats.FreeTokens), name)
 	n.cfg.Metrics.quarantined.Set(float64(stats.Quarantined), name)
 	return transfer.Announce{
-		HPKE: n.key.Public(), Model: facts.Fingerprint, Layout: facts.Layout.Fingerprint(),
+		HPKE: n.key.Public(), Model: facts.Fingerprint, Layout: n.recv.layout,
 		Metadata: facts.Metadata, File: facts.File, ModelName: facts.Name,
 		Capacity: n.cfg.Capacity, Window: n.window, Vocab: facts.Vocab, KVURL: n.cfg.KVURL,
 		Ready: n.kvReady.Load(), Draining: n.draining.Load(),

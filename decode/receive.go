@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"bulkhead/internal/kv"
 	"bulkhead/internal/model"
 	"bulkhead/internal/mutant"
+	"bulkhead/internal/tenant"
 	"bulkhead/kernels"
 	"bulkhead/transfer"
 	"bulkhead/transfer/seal"
@@ -24,6 +26,9 @@ import (
 // consumed: with transfer.FirstCredit, the bytes of one attempt that the stream
 // can be made to hold.
 const creditWindow = transfer.FirstCredit
+
+// errOvertaken is a job whose cancellation came first.
+var errOvertaken = errors.New("cancelled before it came")
 
 // attempt is one reservation, from the router's job to the end of its pages.
 type attempt struct {
@@ -70,6 +75,7 @@ type receiver struct {
 	stats  *Metrics
 	engine *worker
 	once   transfer.Once
+	gone   transfer.Once // attempts that were cancelled before their job came
 
 	mu sync.Mutex
 	// Below: guarded by mu.
@@ -100,12 +106,15 @@ func (r *receiver) reserve(job transfer.Job, from identity.Peer) (*transfer.Acce
 	if r.draining {
 		return nil, g.Reject(transfer.ReasonDraining, nil)
 	}
-	if err := r.once.Use(g.Hash, g.Claims.Expires, r.now()); err != nil && !mutant.Off(mutant.TokenOnce) {
+	if err := r.once.Use(g.Hash, g.Claims.Expires, r.now()); err != nil && !mutant.Off(mutant.DecodeOnce) {
 		return nil, g.Reject(transfer.ReasonDuplicate, err)
+	}
+	if r.gone.Has(transfer.CancelledBy(g.Hash, g.Claims.Router)) {
+		return nil, g.Reject(transfer.ReasonCancelled, errOvertaken)
 	}
 	seq := sequenceKey{g.Claims.Request, g.Claims.Child}
 	if old := r.current[seq]; old != nil {
-		if old.grant.Claims.Attempt >= g.Claims.Attempt {
+		if old.grant.Claims.Attempt >= g.Claims.Attempt && !mutant.Off(mutant.AttemptOrder) {
 			return nil, g.Reject(transfer.ReasonDuplicate, fmt.Errorf("attempt %d while attempt %d is in work", g.Claims.Attempt, old.grant.Claims.Attempt))
 		}
 		r.end(old, transfer.ReasonCancelled, errors.New("a later attempt has come"))
@@ -138,25 +147,25 @@ func (r *receiver) take(m transfer.KVMsg) {
 		return
 	}
 	a := r.attempts[msg.Subject.Token]
-	if mutant.Off(mutant.AttemptBinding) && a == nil {
+	if (mutant.Off(mutant.AttemptBinding) || mutant.Off(mutant.SubjectToken)) && a == nil {
 		a = r.anyAttempt(msg.Subject)
 	}
-	if a == nil || msg.Subject.Decode != r.self.Node {
+	if a == nil || msg.Subject.Decode != r.self.Node && !mutant.Off(mutant.SubjectNode) {
 		r.stats.refused("unknown")
 		m.Term()
 		return
 	}
-	if c := a.grant.Claims; (msg.Subject.Request != transfer.ID(c.Request) || msg.Subject.Attempt != c.Attempt) && !mutant.Off(mutant.AttemptBinding) {
+	if c := a.grant.Claims; (msg.Subject.Request != transfer.ID(c.Request) || msg.Subject.Attempt != c.Attempt) && !mutant.Off(mutant.AttemptBinding) && !mutant.Off(mutant.SubjectGrant) {
 		m.Term()
 		r.fail(a, transfer.ReasonProtocol, errors.New("subject disagrees with the token it names"))
 		return
 	}
-	if a.running {
+	if a.running && !mutant.Off(mutant.KVLate) {
 		r.stats.refused("late") // a repeat after the manifest; the pages are no longer the receiver's
 		m.Term()
 		return
 	}
-	if !r.now().Before(a.deadline) {
+	if !r.now().Before(a.deadline) && !mutant.Off(mutant.KVDeadline) {
 		m.Term()
 		r.fail(a, transfer.ReasonTimeout, errors.New("deadline passed while blocks arrived"))
 		return
@@ -205,7 +214,7 @@ func (r *receiver) handle(a *attempt, msg transfer.KVMessage) (transfer.Reason, 
 		return r.commit(a, msg)
 	case transfer.KVReject:
 		no, from, err := r.peer.VerifyReject(msg)
-		if err == nil && from.Name != a.grant.Claims.Prefill {
+		if err == nil && from.Name != a.grant.Claims.Prefill && !mutant.Off(mutant.RejectSigner) {
 			err = fmt.Errorf("reject signed by %q, granted to %q", from.Name, a.grant.Claims.Prefill)
 		}
 		if err != nil {
@@ -221,10 +230,10 @@ func (r *receiver) open(a *attempt, msg transfer.KVMessage) (transfer.Reason, er
 	if err != nil {
 		return transfer.ReasonProtocol, err
 	}
-	if from.Name != a.grant.Claims.Prefill {
+	if from.Name != a.grant.Claims.Prefill && !mutant.Off(mutant.OpenSigner) {
 		return transfer.ReasonProtocol, fmt.Errorf("%w: signed by %q", ErrOpen, from.Name)
 	}
-	first, err := a.in.open(o, transfer.TokenHash(o.Token), openDigest(o))
+	first, err := a.in.open(o, r.peer.TokenHash(o.Token), openDigest(o))
 	if err != nil || !first {
 		return transfer.ReasonProtocol, err
 	}
@@ -237,10 +246,12 @@ func (r *receiver) open(a *attempt, msg transfer.KVMessage) (transfer.Reason, er
 
 // openDigest tells two opening messages apart. The token is fixed by then.
 func openDigest(o transfer.Open) transfer.Hash {
-	h := sha256.New()
-	fmt.Fprintf(h, "%s|%d|%d|%x|", o.Prefill, o.PrefillEpoch, o.Frames, o.Layout)
-	h.Write(o.Enc)
-	return transfer.Hash(h.Sum(nil))
+	var room [256]byte
+	b := append(append(room[:0], o.Prefill...), '|')
+	b = append(strconv.AppendUint(b, o.PrefillEpoch, 10), '|')
+	b = append(strconv.AppendInt(b, int64(o.Frames), 10), '|')
+	b = append(append(b, o.Layout[:]...), o.Enc...)
+	return sha256.Sum256(b)
 }
 
 // frame opens one frame into staging and copies it into its page.
@@ -299,7 +310,7 @@ func (r *receiver) commit(a *attempt, msg transfer.KVMessage) (transfer.Reason, 
 	if err != nil {
 		return transfer.ReasonProtocol, err
 	}
-	if from.Name != a.grant.Claims.Prefill {
+	if from.Name != a.grant.Claims.Prefill && !mutant.Off(mutant.ManifestSigner) {
 		return transfer.ReasonProtocol, fmt.Errorf("manifest signed by %q, granted to %q", from.Name, a.grant.Claims.Prefill)
 	}
 	m, err := seal.ParseManifest(statement)
@@ -317,12 +328,12 @@ func (r *receiver) commit(a *attempt, msg transfer.KVMessage) (transfer.Reason, 
 	if err != nil {
 		return transfer.ReasonProtocol, err
 	}
-	if first.ID < 0 || int(first.ID) >= r.self.Vocab {
+	if (first.ID < 0 || int(first.ID) >= r.self.Vocab) && !mutant.Off(mutant.FirstVocabulary) {
 		return transfer.ReasonProtocol, fmt.Errorf("first token %d is outside the vocabulary of %d", first.ID, r.self.Vocab)
 	}
 	a.writer.Done()
 	a.writer = nil
-	if err := a.table.MarkReady(len(a.grant.Job.Prompt)); err != nil && !mutant.Off(mutant.DecodeCount) {
+	if err := a.table.MarkReady(len(a.grant.Job.Prompt)); err != nil && !mutant.Off(mutant.DecodeCount) && !mutant.Off(mutant.ReadyFilled) {
 		a.table.Quarantine("commit: " + err.Error())
 		return transfer.ReasonIntegrity, err
 	}
@@ -338,7 +349,7 @@ func (r *receiver) commit(a *attempt, msg transfer.KVMessage) (transfer.Reason, 
 		return transfer.ReasonInternal, err
 	}
 	if err := a.out.Send(transfer.OutputBody{Receipt: signed}); err != nil {
-		return transfer.ReasonInternal, err
+		return transfer.BusReason(err), err
 	}
 	r.stats.committed(r.now().Sub(a.started))
 	a.running = true
@@ -351,7 +362,16 @@ func (r *receiver) commit(a *attempt, msg transfer.KVMessage) (transfer.Reason, 
 func (r *receiver) cancel(hash transfer.Hash, from string, reason transfer.Reason, done func()) {
 	r.mu.Lock()
 	a := r.attempts[transfer.Fingerprint(hash)]
-	if a == nil || a.grant.Claims.Router != from {
+	foreign := a != nil && a.grant.Claims.Router != from && !mutant.Off(mutant.DecodeCancel)
+	if foreign {
+		r.stats.refused("foreign_cancel")
+	}
+	if a == nil || foreign {
+		// Its job may be behind it: messages of different subjects overtake each other, and
+		// nobody would cancel it again. Where there is no room to remember, the deadline ends it.
+		if now := r.now(); a == nil {
+			_ = r.gone.Use(transfer.CancelledBy(hash, from), now.Add(tenant.MaxLifetime), now)
+		}
 		r.mu.Unlock()
 		done()
 		return
@@ -372,6 +392,7 @@ func (r *receiver) tick() {
 	defer r.mu.Unlock()
 	now := r.now()
 	r.once.Prune(now)
+	r.gone.Prune(now)
 	for _, a := range r.inOrder() {
 		switch {
 		case a.running:
@@ -442,6 +463,9 @@ func (r *receiver) load() (running, waiting int) {
 // inOrder lists the attempts by reservation, so that a run can be repeated.
 // Caller holds mu.
 func (r *receiver) inOrder() []*attempt {
+	if len(r.attempts) == 0 {
+		return nil
+	}
 	return slices.SortedFunc(maps.Values(r.attempts), func(a, b *attempt) int { return cmp.Compare(a.order, b.order) })
 }
 

@@ -216,7 +216,7 @@ func (w *worker) sample(q *running, logits []float32) bool {
 
 func (w *worker) emit(q *running, t sample.Token) {
 	if err := q.attempt.out.Send(transfer.OutputBody{Tokens: []sample.Token{t}}); err != nil {
-		w.fault(q, transfer.ReasonInternal, err)
+		w.fault(q, transfer.BusReason(err), err)
 	}
 }
 

@@ -115,6 +115,7 @@ type container struct {
 		Running   bool
 		OOMKilled bool
 		ExitCode  int
+		Pid       int
 		Health    *struct{ Status string }
 	}
 	Config struct {

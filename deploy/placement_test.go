@@ -20,6 +20,7 @@ type placement struct {
 	Decode   string    `json:"decode"`
 	Attempt  int       `json:"attempt"`
 	Reason   string    `json:"reason"`
+	Node     string    `json:"node"` // of a job that was not answered
 }
 
 // began is when the request came, to the millisecond.
@@ -44,11 +45,23 @@ func (p placement) at(k container) bool { return p.node(k) != "" }
 // placements reads from the router's log who did the work.
 func (c *compose) placements(t *testing.T) []placement {
 	t.Helper()
+	return c.routerLog(t, func(p placement) bool { return p.Msg == "request" && p.Prefill != "" })
+}
+
+// unanswered reads from the router's log which jobs a node did not answer. A second attempt alone
+// says nothing: a node that is full refuses, too.
+func (c *compose) unanswered(t *testing.T) []placement {
+	t.Helper()
+	return c.routerLog(t, func(p placement) bool { return p.Msg == "job not answered" })
+}
+
+func (c *compose) routerLog(t *testing.T, wanted func(placement) bool) []placement {
+	t.Helper()
 	var all []placement
 	for _, k := range c.containers(t, "router") {
 		for line := range strings.Lines(docker(t, "logs", k.ID)) {
 			var p placement
-			if json.Unmarshal([]byte(line), &p) == nil && p.Msg == "request" && p.Prefill != "" {
+			if json.Unmarshal([]byte(line), &p) == nil && wanted(p) {
 				all = append(all, p)
 			}
 		}

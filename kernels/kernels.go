@@ -6,7 +6,7 @@ import "bulkhead/internal/gguf"
 // nodes whose kernels could differ in the last bit refuse each other's blocks.
 type Info struct {
 	Name    string // "cpu", "cuda"
-	Tier    string // the instruction set chosen at start: "avx512vnni", "avx2", "generic"
+	Tier    string // the instruction set chosen at start: "avx512vnni", "avxvnni", "avx2", "generic"
 	Version int    // raised whenever a kernel's bits change
 	Threads int
 }
@@ -21,9 +21,9 @@ type Backend interface {
 	// during the call: the backend keeps its own, possibly repacked, copy.
 	// It returns an error for a type it cannot multiply or a wrong length.
 	LoadMatrix(t gguf.Type, rows, cols int, data []byte) (Matrix, error)
-	// LoadPrecise is LoadMatrix for a matrix whose inputs carry more than 8 bits
-	// can hold: where a backend rounds the inputs of quantised matrices, it keeps
-	// at least 15 bits of these. It costs up to twice the arithmetic, and no memory.
+	// LoadPrecise is LoadMatrix for a matrix whose inputs have outliers: where a
+	// backend rounds the inputs of quantised matrices to 8 bits, it keeps 15 bits of
+	// those groups of a row's inputs that are far larger than the others.
 	LoadPrecise(t gguf.Type, rows, cols int, data []byte) (Matrix, error)
 	// LoadVector takes a norm weight or a bias, [n] f32.
 	LoadVector(v []float32) (Vector, error)

@@ -4,6 +4,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strconv"
+
+	"bulkhead/internal/mutant"
 )
 
 // BlockTokens is the count of tokens in one block, hence of slots in one page.
@@ -47,7 +50,13 @@ func (l PageLayout) PageBytes() int { return l.Layers * BlockTokens * l.TokenLay
 // Fingerprint is what nodes compare before they exchange blocks: the shape, the
 // block size, the data type and the wire order of [Pages.Export].
 func (l PageLayout) Fingerprint() [32]byte {
-	return sha256.Sum256(fmt.Appendf(nil, "bulkhead kv layout/1: layers=%d kv_heads=%d head_dim=%d block=%d dtype=f16 order=layer,kv,head,token,dim", l.Layers, l.KVHeads, l.HeadDim, BlockTokens))
+	var room [160]byte
+	b := append(room[:0], "bulkhead kv layout/1: layers="...)
+	b = strconv.AppendInt(b, int64(l.Layers), 10)
+	b = strconv.AppendInt(append(b, " kv_heads="...), int64(l.KVHeads), 10)
+	b = strconv.AppendInt(append(b, " head_dim="...), int64(l.HeadDim), 10)
+	b = strconv.AppendInt(append(b, " block="...), BlockTokens, 10)
+	return sha256.Sum256(append(b, " dtype=f16 order=layer,kv,head,token,dim"...))
 }
 
 // Pages is the bytes of a KV pool with the tags beside them. internal/kv keeps
@@ -115,13 +124,13 @@ func CheckEntry(e Entry, index int, t Tag) error {
 	switch {
 	case e.Owner == 0:
 		return ErrForeignPage
-	case t.Owner == 0:
+	case t.Owner == 0 && !mutant.Off(mutant.EntryFreed):
 		return ErrStalePage // freed since the table was built
-	case t.Owner != e.Owner:
+	case t.Owner != e.Owner && !mutant.Off(mutant.EntryOwner):
 		return ErrForeignPage
-	case t.Generation != e.Generation:
+	case t.Generation != e.Generation && !mutant.Off(mutant.EntryGeneration):
 		return ErrStalePage
-	case t.Index != uint32(index):
+	case t.Index != uint32(index) && !mutant.Off(mutant.EntryIndex):
 		return ErrForeignPage
 	}
 	return nil

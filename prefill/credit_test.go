@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"bulkhead/internal/identity"
+	"bulkhead/internal/metrics"
 	"bulkhead/internal/tenant"
 	"bulkhead/transfer"
 	"bulkhead/transfer/membus"
@@ -43,7 +44,7 @@ func TestCreditForged(t *testing.T) {
 	must(t, err)
 	t.Cleanup(out.Close)
 	a := &attempt{grant: &transfer.Grant{Hash: hash, Claims: tenant.Claims{Decode: "d1"}}, keys: sender, kv: out}
-	n := &Node{jobs: map[transfer.Hash]*attempt{hash: a}}
+	n := &Node{stats: NewMetrics(metrics.New()), jobs: map[transfer.Hash]*attempt{hash: a}}
 
 	// publishes tries one more frame without waiting: what is over the credit waits.
 	publishes := func() bool {

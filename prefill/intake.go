@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"bulkhead/internal/identity"
 	"bulkhead/internal/kv"
 	"bulkhead/internal/mutant"
+	"bulkhead/internal/tenant"
 	"bulkhead/kernels"
 	"bulkhead/transfer"
 	"bulkhead/transfer/seal"
@@ -38,9 +40,9 @@ func (n *Node) take(tj transfer.Job, from identity.Peer) (*transfer.Accept, *tra
 	switch {
 	case !ok:
 		return nil, g.Reject(transfer.ReasonPeer, fmt.Errorf("decode node %q is not known here", g.Claims.Decode))
-	case decode.Epoch != g.Claims.DecodeEpoch:
+	case decode.Epoch != g.Claims.DecodeEpoch && !mutant.Off(mutant.PrefillBoot):
 		return nil, g.Reject(transfer.ReasonPeer, fmt.Errorf("decode node %q is in boot %016x, granted %016x", g.Claims.Decode, decode.Epoch, g.Claims.DecodeEpoch))
-	case decode.Layout != n.layout || decode.Model != n.self.Model:
+	case (decode.Layout != n.layout || decode.Model != n.self.Model) && !mutant.Off(mutant.PrefillModel):
 		return nil, g.Reject(transfer.ReasonModel, fmt.Errorf("decode node %q has another model or KV layout", g.Claims.Decode))
 	}
 	layout := n.pages.Layout()
@@ -48,7 +50,7 @@ func (n *Node) take(tj transfer.Job, from identity.Peer) (*transfer.Accept, *tra
 	if err != nil {
 		return nil, g.Reject(transfer.ReasonProtocol, err)
 	}
-	if err := n.once.Use(g.Hash, g.Claims.Expires, now); err != nil && !mutant.Off(mutant.TokenOnce) {
+	if err := n.once.Use(g.Hash, g.Claims.Expires, now); err != nil && !mutant.Off(mutant.PrefillOnce) {
 		return nil, g.Reject(transfer.ReasonDuplicate, err)
 	}
 	a, err := n.newAttempt(g, prompt, plan, decode)
@@ -81,8 +83,8 @@ func (n *Node) newAttempt(g *transfer.Grant, prompt []int32, plan seal.Plan, dec
 		}
 	}
 	ctx, stop := context.WithDeadline(context.Background(), g.Job.Deadline)
-	a.ctx, a.cancel = context.WithCancelCause(ctx)
-	context.AfterFunc(a.ctx, stop)
+	ctx, end := context.WithCancelCause(ctx)
+	a.ctx, a.cancel = ctx, func(cause error) { end(cause); stop() }
 	fail := func(err error) (*attempt, error) {
 		a.cancel(err)
 		table.Release()
@@ -99,15 +101,23 @@ func (n *Node) newAttempt(g *transfer.Grant, prompt []int32, plan seal.Plan, dec
 		return fail(err)
 	}
 	subject := transfer.KVSubject{Decode: decode.Node, Request: transfer.ID(g.Claims.Request), Attempt: g.Claims.Attempt, Token: transfer.Fingerprint(g.Hash)}
-	if a.kv, err = n.sender(decode).Attempt(subject, g.Hash, 0); err != nil {
+	if a.kv, err = n.openKV(decode, subject, g.Hash); err != nil {
 		a.writer.Done()
 		a.reader.Done()
 		return fail(err)
 	}
+	a.kv.Recycle(n.recycleFrame)
 	n.stats.cached.Add(float64(cached))
 	n.mu.Lock()
-	n.jobs[g.Hash] = a
+	overtaken := n.gone.Has(transfer.CancelledBy(g.Hash, g.Claims.Router))
+	if !overtaken {
+		n.jobs[g.Hash] = a
+	}
 	n.mu.Unlock()
+	if overtaken {
+		n.drop(a)
+		return nil, errCancelled
+	}
 	a.whenEnded(func() {
 		n.mu.Lock()
 		delete(n.jobs, g.Hash)
@@ -136,31 +146,80 @@ func (n *Node) drop(a *attempt) {
 	a.leave()
 }
 
-// sender is the way to one boot of one decode node; all attempts share its window.
-func (n *Node) sender(decode transfer.Announce) *transfer.KVSender {
+// openKV begins an attempt's KV on the way to one boot of one decode node; all attempts share its window,
+// and its connection where the decode node has a KV server of its own.
+func (n *Node) openKV(decode transfer.Announce, subject transfer.KVSubject, token transfer.Hash) (*transfer.KVAttempt, error) {
 	key := senderKey(decode)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := n.senders[key]
+	if s != nil && s.Spent() {
+		n.retire(s) // its attempts have failed, or will
+		s = nil
+	}
 	if s == nil {
-		s = n.cfg.Peer.NewKVSender(decode.Node, nil)
+		var err error
+		if s, err = n.cfg.Peer.NewKVSenderTo(decode, nil); errors.Is(err, transfer.ErrKVServer) && n.retireIdle() {
+			s, err = n.cfg.Peer.NewKVSenderTo(decode, nil)
+		}
+		if err != nil {
+			delete(n.senders, key)
+			return nil, err
+		}
 		n.senders[key] = s
 	}
-	return s
+	return s.Attempt(subject, token, 0)
 }
 
-func senderKey(a transfer.Announce) string { return fmt.Sprintf("%s@%016x", a.Node, a.Epoch) }
+// retire closes a sender; what is left of it may take a moment.
+func (n *Node) retire(s *transfer.KVSender) {
+	done := s.Close()
+	n.closing.Go(func() { <-done })
+}
 
-// forgetSenders drops the senders of decode nodes that are gone.
-func (n *Node) forgetSenders() {
-	current := map[string]bool{}
-	for _, a := range n.dir.List(transfer.RoleDecode) {
-		current[senderKey(a)] = true
+// retireIdle makes room for a connection where one is not in use, and reports whether it did. Caller
+// holds mu.
+func (n *Node) retireIdle() bool {
+	for key, s := range n.senders {
+		if s.Linked() && s.Idle() {
+			delete(n.senders, key)
+			n.retire(s)
+			return true
+		}
 	}
+	return false
+}
+
+// closeSenders is for the end of serving.
+func (n *Node) closeSenders() {
+	n.mu.Lock()
+	for key, s := range n.senders {
+		n.retire(s)
+		delete(n.senders, key)
+	}
+	n.mu.Unlock()
+	n.closing.Wait()
+}
+
+// boot is one life of a decode node.
+type boot struct {
+	node  string
+	epoch uint64
+}
+
+func senderKey(a transfer.Announce) boot { return boot{a.Node, a.Epoch} }
+
+// forgetSenders drops the senders of decode nodes that are gone, once no attempt uses them.
+func (n *Node) forgetSenders() {
+	all := n.dir.List(transfer.RoleDecode)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for key, s := range n.senders {
-		if _, inFlight := s.InFlight(); !current[key] && inFlight == 0 {
+		if slices.ContainsFunc(all, func(a transfer.Announce) bool { return senderKey(a) == key }) {
+			continue
+		}
+		if s.Idle() {
+			n.retire(s)
 			delete(n.senders, key)
 		}
 	}
@@ -170,8 +229,18 @@ func (n *Node) forgetSenders() {
 func (n *Node) cancel(c transfer.Cancel, from identity.Peer, done func()) {
 	n.mu.Lock()
 	a := n.jobs[c.TokenHash]
+	if a == nil {
+		// Its job may be behind it: messages of different subjects overtake each other, and
+		// nobody would cancel it again. Where there is no room to remember, the deadline ends it.
+		now := n.cfg.Peer.Now()
+		_ = n.gone.Use(transfer.CancelledBy(c.TokenHash, from.Name), now.Add(tenant.MaxLifetime), now)
+	}
 	n.mu.Unlock()
-	if a == nil || a.grant.Claims.Router != from.Name {
+	if a != nil && a.grant.Claims.Router != from.Name && !mutant.Off(mutant.PrefillCancel) {
+		n.stats.refused("foreign_cancel")
+		a = nil
+	}
+	if a == nil {
 		done()
 		return
 	}
@@ -203,7 +272,11 @@ func (n *Node) credit(c transfer.Credit, from identity.Peer) {
 	n.mu.Lock()
 	a := n.jobs[c.TokenHash]
 	n.mu.Unlock()
-	if a == nil || from.Name != a.grant.Claims.Decode || a.keys.CheckCredit(c.Limit, c.MAC) != nil {
+	if a == nil {
+		return // it is over
+	}
+	if from.Name != a.grant.Claims.Decode && !mutant.Off(mutant.PrefillCredit) || a.keys.CheckCredit(c.Limit, c.MAC) != nil {
+		n.stats.refused("bad_credit")
 		return
 	}
 	a.kv.Credit(c.Limit)

@@ -46,8 +46,14 @@ func (n *Node) Manual(lies Lies) (*Manual, error) {
 	return m, nil
 }
 
-// Close stops serving. Nothing is drained: it is how a node dies.
-func (m *Manual) Close() { m.stop() }
+// Close stops serving. Nothing is drained: it is how a node dies. Only the deadlines of
+// its attempts are taken back, since the system's timers would keep all of the node until then.
+func (m *Manual) Close() {
+	m.stop()
+	for _, s := range m.jobs {
+		s.a.cancel(context.Canceled)
+	}
+}
 
 // Step takes what was posted to the engine loop and does what the scheduler
 // decides; it reports whether there may be more.
@@ -68,7 +74,10 @@ func (m *Manual) Busy() bool {
 func (m *Manual) Tick() {
 	now := m.n.cfg.Peer.Now()
 	m.n.once.Prune(now)
-	m.n.worker.tick(now)
+	m.n.gone.Prune(now)
+	if m.Busy() {
+		m.n.worker.tick(now)
+	}
 }
 
 // Announce says what the node is.

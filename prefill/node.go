@@ -55,6 +55,7 @@ type Node struct {
 	worker  *worker
 	begin   func(*attempt) // ships an accepted attempt
 	once    transfer.Once
+	gone    transfer.Once // attempts that were cancelled before their job came
 	stats   *Metrics
 	log     *slog.Logger
 
@@ -62,9 +63,14 @@ type Node struct {
 	wake     chan struct{}
 
 	mu      sync.Mutex
-	senders map[string]*transfer.KVSender // guarded by mu: by decode node and epoch
-	jobs    map[transfer.Hash]*attempt    // guarded by mu
-	free    sync.Pool                     // plaintext buffers of one frame
+	senders map[boot]*transfer.KVSender // guarded by mu: by decode node and epoch
+	closing sync.WaitGroup              // of senders that are not there any more
+	jobs    map[transfer.Hash]*attempt  // guarded by mu
+
+	// Apart from the node: the runtime knows every pool in use for two collections, and
+	// would hold whatever a pool lies in as long.
+	free   *sync.Pool // plaintext buffers of one frame
+	frames *sync.Pool // sealed frames, stored
 }
 
 // New checks the configuration and takes the memory. A window over the
@@ -111,7 +117,8 @@ func New(cfg Config) (*Node, error) {
 		layout: facts.Layout.Fingerprint(), window: window, private: facts.Private,
 		key: key, pool: pool, pages: pages, stats: cfg.Metrics,
 		log:  cfg.Log.With("node", cfg.Peer.Name()),
-		wake: make(chan struct{}, 1), senders: map[string]*transfer.KVSender{}, jobs: map[transfer.Hash]*attempt{},
+		wake: make(chan struct{}, 1), senders: map[boot]*transfer.KVSender{}, jobs: map[transfer.Hash]*attempt{},
+		free: &sync.Pool{}, frames: &sync.Pool{},
 	}
 	n.worker, err = newWorker(n)
 	return n, err
@@ -169,7 +176,7 @@ func (n *Node) serve() (stop func(), err error) {
 	if n.dir, err = p.WatchPeers(transfer.RoleDecode); err != nil {
 		return stop, fmt.Errorf("prefill: %w", err)
 	}
-	stops = append(stops, n.dir.Close)
+	stops = append(stops, n.dir.Close, n.closeSenders)
 	n.dir.OnChange(n.forgetSenders)
 	serve := func(stop func(), err error) error {
 		if err == nil {
@@ -225,6 +232,7 @@ func (n *Node) tick(ctx context.Context) {
 		case <-t.C:
 			now := n.cfg.Peer.Now()
 			n.once.Prune(now)
+			n.gone.Prune(now)
 			n.worker.tick(now)
 		}
 	}
@@ -269,6 +277,17 @@ func (n *Node) buffer(bytes int) []byte {
 	}
 	return make([]byte, bytes, max(bytes, min(seal.MaxPayload, n.pages.Layout().PageBytes()))) // no frame is more than a block
 }
+
+// frameBuffer is empty and has room for a frame of so many bytes of payload.
+func (n *Node) frameBuffer(bytes int) []byte {
+	need := seal.HeaderSize + bytes + seal.TagSize
+	if b, ok := n.frames.Get().(*[]byte); ok && cap(*b) >= need {
+		return (*b)[:0]
+	}
+	return make([]byte, 0, need)
+}
+
+func (n *Node) recycleFrame(b []byte) { n.frames.Put(&b) }
 
 func (n *Node) recycle(b []byte) {
 	clear(b)

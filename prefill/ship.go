@@ -63,6 +63,9 @@ func (n *Node) leave(a *attempt) {
 
 func (n *Node) shipAll(a *attempt) error {
 	s := newShipment(n, a)
+	if err := a.kv.Connect(a.ctx); err != nil {
+		return err
+	}
 	for {
 		m := s.next()
 		if m.kind == shipDone {
@@ -97,8 +100,8 @@ func (n *Node) shipAll(a *attempt) error {
 }
 
 // sealFrame reads a frame's layers out of the page, under the page's own
-// ownership check, and seals them. The frame is a buffer of its own: it must
-// stay as it is until it is stored, to be sent again as the same bytes.
+// ownership check, and seals them. The frame is a buffer of its own: it
+// stays as it is until it is stored, to be sent again as the same bytes.
 func (n *Node) sealFrame(a *attempt, i int, f seal.FrameSpec, lies *Lies) ([]byte, error) {
 	plain := n.buffer(f.Bytes)
 	defer n.recycle(plain)
@@ -109,8 +112,7 @@ func (n *Node) sealFrame(a *attempt, i int, f seal.FrameSpec, lies *Lies) ([]byt
 	if lies != nil && lies.Plain != nil {
 		lies.Plain(i, plain)
 	}
-	frame := make([]byte, 0, seal.HeaderSize+f.Bytes+seal.TagSize)
-	return a.keys.SealFrame(frame, a.grant.Header(a.plan, i, n.self.Epoch), plain)
+	return a.keys.SealFrame(n.frameBuffer(f.Bytes), a.grant.Header(a.plan, i, n.self.Epoch), plain)
 }
 
 // publishPrefix hands the full blocks of a finished prompt to the tenant's
@@ -142,6 +144,9 @@ func (n *Node) refuseAttempt(a *attempt, err error) *transfer.Reject {
 	if serr := a.out.Send(transfer.OutputBody{Fail: no}); serr != nil {
 		n.log.Warn("failure not sent to the router", "err", serr)
 	}
+	if reason == transfer.ReasonKVServer {
+		return nil // there is no way to decode; its router will tell it
+	}
 	return no
 }
 
@@ -154,10 +159,12 @@ func reasonOf(err error) transfer.Reason {
 		return r.reason
 	case errors.As(err, &fault):
 		return transfer.ReasonIntegrity
+	case errors.Is(err, transfer.ErrKVServer), errors.Is(err, transfer.ErrKVURL):
+		return transfer.ReasonKVServer
 	case errors.Is(err, context.DeadlineExceeded):
 		return transfer.ReasonTimeout
 	case errors.Is(err, context.Canceled), errors.Is(err, transfer.ErrWindow):
 		return transfer.ReasonCancelled
 	}
-	return transfer.ReasonInternal
+	return transfer.BusReason(err)
 }

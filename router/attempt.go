@@ -5,8 +5,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"bulkhead/internal/mutant"
 	"bulkhead/internal/sample"
 	"bulkhead/internal/tenant"
 	"bulkhead/transfer"
@@ -125,7 +127,7 @@ func (a *attempt) output(from transfer.Role, body transfer.OutputBody, check fun
 	switch {
 	case body.Fail != nil:
 		e.kind, e.reject = evFail, *body.Fail
-	case from != transfer.RoleDecode: // prefill can only fail
+	case from != transfer.RoleDecode && !mutant.Off(mutant.FlowRole): // prefill can only fail
 		e.kind = evViolation
 	case body.Receipt != nil:
 		e.kind, e.receipt = evReceipt, check(body.Receipt)
@@ -134,6 +136,8 @@ func (a *attempt) output(from transfer.Role, body transfer.OutputBody, check fun
 		}
 	case body.Finish != nil:
 		e.kind, e.finish = evFinish, *body.Finish
+	case slices.ContainsFunc(body.Tokens, func(t sample.Token) bool { return t.ID < 0 || int(t.ID) >= a.pair.decode.Vocab }):
+		e.kind = evViolation
 	default:
 		e.kind, e.tokens = evTokens, body.Tokens
 	}
@@ -148,7 +152,7 @@ type verifyReceipt = func(s *transfer.SignedReceipt, reply string, token transfe
 func (a *attempt) checkReceipt(verify verifyReceipt, signed *transfer.SignedReceipt) (*receiptFacts, error) {
 	d, prompt := a.pair.decode, len(a.job.Prompt)
 	_, hash, err := verify(signed, a.job.Reply, a.hash, d.Node, d.Epoch, tenant.Blocks(prompt))
-	if err == nil && signed.Cached > prompt {
+	if err == nil && signed.Cached > prompt && !mutant.Off(mutant.ReceiptCached) {
 		err = fmt.Errorf("router: %d cached tokens of a prompt of %d", signed.Cached, prompt)
 	}
 	if err != nil {
@@ -184,9 +188,9 @@ func (a *attempt) answer(role transfer.Role, accept transfer.Accept, err error) 
 		e.kind, e.reject = evRejected, no.Reject
 	case err != nil:
 		e.kind = evUnreachable
-	case accept.TokenHash != a.hash:
+	case accept.TokenHash != a.hash && !mutant.Off(mutant.AcceptToken):
 		e.kind = evViolation
-	case role == transfer.RoleDecode && accept.Pages < tenant.Blocks(len(a.job.Prompt)+a.job.Params.MaxNew):
+	case role == transfer.RoleDecode && accept.Pages < tenant.Blocks(len(a.job.Prompt)+a.job.Params.MaxNew) && !mutant.Off(mutant.AcceptPages):
 		// Decode must hold room for the whole sequence before anything is computed.
 		e.kind = evViolation
 	default:

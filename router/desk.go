@@ -14,7 +14,7 @@ import (
 // desk is where requests are let in and sequences get their pair: the pure states
 // of admission, board and queue behind one lock.
 type desk struct {
-	announced func() []transfer.Announce
+	announced func() (all []transfer.Announce, changed bool)
 	now       func() time.Time
 	wait      time.Duration // how long a sequence may wait for a pair
 
@@ -26,9 +26,11 @@ type desk struct {
 	queue     *queue
 }
 
-func newDesk(cfg Config, announced func() []transfer.Announce) *desk {
+// newDesk makes a desk. list gives the current announcements of a role, and the
+// same slice as long as they are the same.
+func newDesk(cfg Config, list func(transfer.Role) []transfer.Announce) *desk {
 	return &desk{
-		announced: announced,
+		announced: roster(list),
 		now:       time.Now,
 		wait:      cfg.QueueTimeout,
 		log:       cfg.Log,
@@ -38,10 +40,33 @@ func newDesk(cfg Config, announced func() []transfer.Announce) *desk {
 	}
 }
 
+// roster puts prefill and decode nodes together, and says whether they are other
+// announcements than at the call before.
+func roster(list func(transfer.Role) []transfer.Announce) func() ([]transfer.Announce, bool) {
+	var prefills, decodes, all []transfer.Announce
+	first := true
+	same := func(a, b []transfer.Announce) bool {
+		return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+	}
+	return func() ([]transfer.Announce, bool) {
+		p, d := list(transfer.RolePrefill), list(transfer.RoleDecode)
+		if !first && same(p, prefills) && same(d, decodes) {
+			return all, false
+		}
+		first, prefills, decodes = false, p, d
+		all = append(append(all[:0], p...), d...)
+		return all, true
+	}
+}
+
 // look updates the board. Nodes that announce the router's header with another
 // file behind it are an operator's mistake, and said once. Caller holds mu.
 func (d *desk) look() {
-	d.board.update(d.announced())
+	all, changed := d.announced()
+	if !changed {
+		return
+	}
+	d.board.update(all)
 	if now := strings.Join(d.board.refused, " "); now != d.told {
 		d.told = now
 		if now != "" {

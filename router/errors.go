@@ -70,7 +70,7 @@ var errorTable = map[kind]errorRow{
 	kindNoRoute:       {status: 404, typ: typeRequest, code: "unknown_url"},
 	kindMethod:        {status: 405, typ: typeRequest, code: "method_not_allowed"},
 	kindTooLarge:      {status: 413, typ: typeRequest, code: "request_too_large"},
-	kindSlowBody:      {status: 408, typ: typeRequest, code: "request_timeout", noRetry: true},
+	kindSlowBody:      {status: 408, typ: typeRequest, code: "request_timeout"}, // nothing was started; the router itself may have stood still
 	kindRateLimit:     {status: 429, typ: typeRate, code: "rate_limit_exceeded", retry: time.Second},
 	kindQuota:         {status: 429, typ: "insufficient_quota", code: "insufficient_quota", noRetry: true},
 	kindOverloaded:    {status: 503, typ: typeServer, code: "overloaded", retry: time.Second},
@@ -191,7 +191,7 @@ func refusal(r transfer.Reject, limitParam string) *apiError {
 		e = contextError(int(r.Limit), int(r.Value), limitParam)
 	case transfer.ReasonNoPages, transfer.ReasonBusy, transfer.ReasonDraining:
 		e = fail(kindOverloaded, "", "the cluster has no free capacity at the moment; retry later")
-	case transfer.ReasonNodeLost, transfer.ReasonCancelled, transfer.ReasonPeer:
+	case transfer.ReasonNodeLost, transfer.ReasonCancelled, transfer.ReasonPeer, transfer.ReasonKVServer:
 		e = fail(kindWorkerLost, "", "a node was lost while it worked on the request")
 	case transfer.ReasonTimeout:
 		e = fail(kindTimeout, "", "the request was not answered within its deadline")

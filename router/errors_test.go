@@ -163,7 +163,7 @@ func TestEveryKindHasARow(t *testing.T) {
 	}
 	for _, reason := range []transfer.Reason{transfer.ReasonContextLength, transfer.ReasonNoPages, transfer.ReasonBusy, transfer.ReasonDraining, transfer.ReasonToken,
 		transfer.ReasonModel, transfer.ReasonPrompt, transfer.ReasonProtocol, transfer.ReasonIntegrity, transfer.ReasonTimeout, transfer.ReasonCancelled, transfer.ReasonDuplicate,
-		transfer.ReasonInternal, transfer.ReasonLogits, transfer.ReasonPeer, transfer.ReasonNodeLost} {
+		transfer.ReasonInternal, transfer.ReasonLogits, transfer.ReasonPeer, transfer.ReasonNodeLost, transfer.ReasonKVServer} {
 		e := refusal(transfer.Reject{Reason: reason}, "messages")
 		if e.row().status < 400 || e.reason != reason || (e.kind == kindInternal) != (reason == transfer.ReasonInternal) {
 			t.Errorf("%s becomes %s", reason, e.kind)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"bulkhead/internal/mutant"
 	"bulkhead/internal/sample"
 	"bulkhead/transfer"
 )
@@ -35,6 +36,7 @@ type flow struct {
 	avoid     []string // nodes that failed this sequence
 	receipt   *receiptFacts
 	generated int
+	ended     bool // a token that ends the generation came
 	committed bool
 	stageEnd  time.Time
 	firstEnd  time.Time // of the first token, over all attempts
@@ -132,7 +134,7 @@ const (
 
 // step takes one event. After doFinish or doFail it returns nothing more.
 func (f *flow) step(now time.Time, e event) []decision {
-	if f.state == stateDone || e.attempt != 0 && e.attempt != f.attempt {
+	if f.state == stateDone && !mutant.Off(mutant.FlowEnd) || e.attempt != 0 && e.attempt != f.attempt && !mutant.Off(mutant.FlowAttempt) {
 		return nil
 	}
 	switch e.kind {
@@ -220,6 +222,11 @@ func (f *flow) refused(e event) []decision {
 		if f.retries < f.cfg.Retries {
 			return f.retry(f.nodeOf(e.role))
 		}
+	case transfer.ReasonKVServer:
+		// Prefill says it, and it is the decode node that does not serve.
+		if f.retries < f.cfg.Retries {
+			return f.retry(f.decode)
+		}
 	}
 	return f.end(transfer.ReasonCancelled, refusal(e.reject, f.param))
 }
@@ -246,7 +253,7 @@ func (f *flow) retry(node string) []decision {
 }
 
 func (f *flow) receipted(e event) []decision {
-	if f.receipt != nil || f.state != stateSubmitting && f.state != stateWaiting {
+	if (f.receipt != nil || f.state != stateSubmitting && f.state != stateWaiting) && !mutant.Off(mutant.FlowReceiptOnce) {
 		return f.violation()
 	}
 	f.state, f.receipt = stateWaiting, e.receipt
@@ -264,8 +271,14 @@ func (f *flow) begin() []decision {
 }
 
 func (f *flow) tokens(now time.Time, tokens []sample.Token) []decision {
-	if f.receipt == nil || len(tokens) == 0 || f.generated+len(tokens) > f.maxNew {
+	if f.receipt == nil && !mutant.Off(mutant.FlowReceipt) || len(tokens) == 0 || f.generated+len(tokens) > f.maxNew && !mutant.Off(mutant.FlowCount) {
 		return f.violation()
+	}
+	for _, t := range tokens {
+		if f.ended && !mutant.Off(mutant.FlowCount) {
+			return f.violation() // the model went on after its end
+		}
+		f.ended = t.EOG
 	}
 	out := f.begin()
 	f.generated += len(tokens)
@@ -274,8 +287,9 @@ func (f *flow) tokens(now time.Time, tokens []sample.Token) []decision {
 }
 
 func (f *flow) finish(fin transfer.Finish) []decision {
-	good := fin.Reason == "stop" || fin.Reason == "length"
-	if f.receipt == nil || !good || fin.Generated != f.generated || fin.Prompt != f.prompt {
+	// The tokens say themselves which end is due: an answer that was cut short is no answer.
+	good := fin.Reason == "stop" && f.ended || fin.Reason == "length" && !f.ended && f.generated == f.maxNew
+	if f.receipt == nil && !mutant.Off(mutant.FlowReceipt) || (!good || fin.Generated != f.generated || fin.Prompt != f.prompt) && !mutant.Off(mutant.FlowFinish) {
 		return f.violation()
 	}
 	out := f.begin()

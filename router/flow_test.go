@@ -2,6 +2,7 @@ package router
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +53,9 @@ func (s *flowScript) run(c *transcript.Cmd) string {
 		e.node = c.Word(0)
 	case evTokens:
 		e.tokens = make([]sample.Token, c.Int("n", 1))
+		if n := len(e.tokens); n > 0 {
+			e.tokens[n-1].EOG = c.Int("eog", 0) == 1
+		}
 	case evFinish:
 		e.finish = transfer.Finish{Reason: c.Word(0), Generated: c.Int("generated", 0), Prompt: c.Int("prompt", 100)}
 	case "wait":
@@ -209,5 +213,25 @@ func TestFlood(t *testing.T) {
 	got := s.take()
 	if len(got) != eventsMax+1 || got[eventsMax].kind != evViolation {
 		t.Errorf("%d events, the last %s", len(got), got[len(got)-1].kind)
+	}
+}
+
+// TestFlowKVServer: a prefill node that does not reach the decode node's KV server leads to
+// another decode node, once; prefill is not avoided for it.
+func TestFlowKVServer(t *testing.T) {
+	f := newTestFlow(100, 10)
+	now := time.Unix(0, 0)
+	f.step(now, event{kind: evStart})
+	for attempt, decode := range []string{"d1", "d2"} {
+		f.step(now, event{kind: evPlaced, attempt: attempt + 1, pair: [2]string{"p1", decode}})
+		f.step(now, event{kind: evAccepted, attempt: attempt + 1, role: transfer.RoleDecode})
+		f.step(now, event{kind: evAccepted, attempt: attempt + 1, role: transfer.RolePrefill})
+		f.step(now, event{kind: evFail, attempt: attempt + 1, role: transfer.RolePrefill, reject: transfer.Reject{Reason: transfer.ReasonKVServer}})
+		if !slices.Equal(f.avoid, []string{"d1"}) {
+			t.Errorf("after attempt %d: avoids %v", attempt+1, f.avoid)
+		}
+	}
+	if f.state != stateDone {
+		t.Errorf("state %s after both", f.state)
 	}
 }

@@ -329,7 +329,16 @@ func TestBadDecode(t *testing.T) {
 			j.tokens(text("x")...)
 			j.send(transfer.OutputBody{Finish: &transfer.Finish{Reason: "stop", Generated: 1, Prompt: 1}})
 		},
-		"a gap": func(j *gotJob) { j.receipt(); j.tokens(text("x")...); j.skip(); j.finish("stop", 1) },
+		"an answer cut short":       func(j *gotJob) { j.receipt(); j.tokens(text("x")...); j.finish("length", 1) },
+		"an end that no token says": func(j *gotJob) { j.receipt(); j.tokens(text("x")...); j.finish("stop", 1) },
+		"a token after the end": func(j *gotJob) {
+			j.receipt()
+			j.tokens(sample.Token{ID: idEnd, EOG: true})
+			j.tokens(text("x")...)
+		},
+		"a token outside the vocabulary": func(j *gotJob) { j.receipt(); j.tokens(sample.Token{ID: 1 << 20}) },
+		"a negative token":               func(j *gotJob) { j.receipt(); j.tokens(sample.Token{ID: -1}) },
+		"a gap":                          func(j *gotJob) { j.receipt(); j.tokens(text("x")...); j.skip(); j.finish("stop", 1) },
 		"output of prefill": func(j *gotJob) {
 			p := j.n.w.nodes["p0"].find(j.hash)
 			p.send(transfer.OutputBody{Fail: &transfer.Reject{TokenHash: j.hash, Reason: transfer.ReasonIntegrity}})
@@ -501,6 +510,9 @@ func TestSlowBody(t *testing.T) {
 	if body := must(io.ReadAll(resp.Body)); resp.StatusCode != 408 || !strings.Contains(string(body), "request_timeout") {
 		t.Errorf("status %d %s", resp.StatusCode, body)
 	}
+	if again := resp.Header.Get("x-should-retry"); again != "" {
+		t.Errorf("x-should-retry %q, but nothing was started", again)
+	}
 }
 
 // TestLargePrompts: large prompts are tokenized one at a time, as each takes many times its own
@@ -565,7 +577,8 @@ func TestDrain(t *testing.T) {
 			t.Errorf("a new request while draining: %d", a.Code)
 		}
 		if patient {
-			d.finish("stop", 2)
+			d.tokens(sample.Token{ID: idEnd, EOG: true})
+			d.finish("stop", 3)
 		}
 		rest := string(must(io.ReadAll(r)))
 		if patient != strings.Contains(rest, "[DONE]") || patient == strings.Contains(rest, `"code":"draining"`) {
@@ -608,4 +621,28 @@ func TestAudit(t *testing.T) {
 	if got := strings.Join(seen, " "); got != "admit commit finish reject" {
 		t.Errorf("events %q", got)
 	}
+}
+
+// dumb is a cluster whose bus takes no subscription.
+type dumb struct{ Cluster }
+
+func (dumb) ReceiveOutput(string, [32]byte, transfer.Hash, func(transfer.Role, transfer.OutputBody), func(error)) (func(), error) {
+	return nil, fmt.Errorf("%w: the server did not answer", transfer.ErrDisconnected)
+}
+
+// TestBusSilent: while the bus does not answer, no node is at fault and none of the router's code: the
+// client is told to come again.
+func TestBusSilent(t *testing.T) {
+	testKeys()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(c *Config) { c.Cluster = dumb{c.Cluster} })
+		defer w.close()
+		r := w.do(t.Context(), chatPath, chat(""))
+		if r.Code != 503 || !strings.Contains(r.Body.String(), `"overloaded"`) || r.Header().Get("Retry-After") == "" {
+			t.Errorf("status %d, %s", r.Code, r.Body)
+		}
+		if jobs, _ := w.nodes["d0"].got(); len(jobs) != 0 {
+			t.Errorf("%d jobs were sent", len(jobs))
+		}
+	})
 }

@@ -1,8 +1,11 @@
 package router
 
 import (
+	"log/slog"
+	"slices"
 	"time"
 
+	"bulkhead/internal/mutant"
 	"bulkhead/internal/sample"
 	"bulkhead/internal/tenant"
 	"bulkhead/transfer"
@@ -46,9 +49,7 @@ type cancelling struct {
 // NewManual makes one.
 func NewManual(cfg ManualConfig) *Manual {
 	m := &Manual{cfg: cfg}
-	m.desk = newDesk(Config{Metadata: cfg.Metadata, QueueMax: 64, QueueTimeout: cfg.Queue}, func() []transfer.Announce {
-		return append(cfg.Directory.List(transfer.RolePrefill), cfg.Directory.List(transfer.RoleDecode)...)
-	})
+	m.desk = newDesk(Config{Metadata: cfg.Metadata, QueueMax: 64, QueueTimeout: cfg.Queue, Log: slog.New(slog.DiscardHandler)}, cfg.Directory.List)
 	m.desk.now = cfg.Peer.Now
 	return m
 }
@@ -147,7 +148,7 @@ func (g *Generation) Lost(node string, epoch uint64) {
 }
 
 func (g *Generation) step(e event) {
-	if g.Done() {
+	if g.Done() && !mutant.Off(mutant.FlowEnd) {
 		return
 	}
 	for _, d := range g.flow.step(g.m.cfg.Peer.Now(), e) {
@@ -312,4 +313,6 @@ func (m *Manual) Tick() {
 }
 
 // Idle says that no cancellation is on its way.
-func (m *Manual) Idle() bool { return len(m.cancels) == 0 }
+func (m *Manual) Idle() bool {
+	return !slices.ContainsFunc(m.cancels, func(k *cancelling) bool { return !k.done })
+}

@@ -17,8 +17,10 @@ type pair struct {
 }
 
 // limit is the longest prompt + max_new that both nodes of p take.
-func (p pair) limit() int {
-	return min(p.prefill.Window, p.decode.Window, p.prefill.Capacity, p.decode.Capacity, transfer.PromptMax)
+func (p *pair) limit() int { return limit(&p.prefill, &p.decode) }
+
+func limit(p, d *transfer.Announce) int {
+	return min(p.Window, d.Window, p.Capacity, d.Capacity, transfer.PromptMax)
 }
 
 // need is what one sequence asks of a pair.
@@ -54,7 +56,7 @@ type nodeKey struct {
 	name string
 }
 
-func keyOf(n transfer.Announce) nodeKey { return nodeKey{n.Role, n.Node} }
+func keyOf(n *transfer.Announce) nodeKey { return nodeKey{n.Role, n.Node} }
 
 // account is what this router has reserved at one boot of a node.
 type account struct {
@@ -82,7 +84,7 @@ func newBoard(metadata transfer.Hash) *board {
 func (b *board) update(nodes []transfer.Announce) {
 	b.nodes = b.nodes[:0]
 	for _, n := range nodes {
-		if n.Metadata == b.metadata {
+		if n.Metadata == b.metadata || mutant.Off(mutant.BoardMetadata) {
 			b.nodes = append(b.nodes, n)
 		}
 	}
@@ -90,7 +92,8 @@ func (b *board) update(nodes []transfer.Announce) {
 	slices.SortFunc(b.nodes, func(x, y transfer.Announce) int { return cmp.Compare(x.Node, y.Node) })
 	old := b.accounts
 	b.accounts = make(map[nodeKey]*account, len(b.nodes))
-	for _, n := range b.nodes {
+	for i := range b.nodes {
+		n := &b.nodes[i]
 		a := old[keyOf(n)]
 		switch {
 		case a == nil || a.epoch != n.Epoch: // what was reserved at an earlier boot is gone
@@ -120,7 +123,7 @@ func (b *board) pin() {
 	}
 	b.refused = b.refused[:0]
 	b.nodes = slices.DeleteFunc(b.nodes, func(n transfer.Announce) bool {
-		if n.File == b.file {
+		if n.File == b.file || mutant.Off(mutant.BoardFile) {
 			return false
 		}
 		b.refused = append(b.refused, n.Node)
@@ -130,15 +133,17 @@ func (b *board) pin() {
 }
 
 // pairs calls visit with every pair that may work together and takes work.
-func (b *board) pairs(visit func(pair)) {
-	for _, p := range b.nodes {
+func (b *board) pairs(visit func(p, d *transfer.Announce)) {
+	for i := range b.nodes {
+		p := &b.nodes[i]
 		if p.Role != transfer.RolePrefill || p.Draining {
 			continue
 		}
-		for _, d := range b.nodes {
+		for i := range b.nodes {
+			d := &b.nodes[i]
 			if d.Role == transfer.RoleDecode && d.Ready && !d.Draining &&
-				d.Model == p.Model && d.Metadata == p.Metadata && d.Layout == p.Layout && d.Vocab == p.Vocab {
-				visit(pair{p, d})
+				(d.Model == p.Model && d.Metadata == p.Metadata && d.Layout == p.Layout && d.Vocab == p.Vocab || mutant.Off(mutant.PairModel)) {
+				visit(p, d)
 			}
 		}
 	}
@@ -147,9 +152,9 @@ func (b *board) pairs(visit func(pair)) {
 // best returns the pair with the largest limit, which is the effective window; ok is false
 // if there is none.
 func (b *board) best() (best pair, ok bool) {
-	b.pairs(func(p pair) {
-		if !ok || p.limit() > best.limit() {
-			best, ok = p, true
+	b.pairs(func(p, d *transfer.Announce) {
+		if !ok || limit(p, d) > best.limit() {
+			best, ok = pair{*p, *d}, true
 		}
 	})
 	return best, ok
@@ -157,12 +162,12 @@ func (b *board) best() (best pair, ok bool) {
 
 // demand is what a sequence of n tokens takes at a node: whole pages, but never
 // more than the node has, since its last page may be cut by its capacity.
-func demand(n int, at transfer.Announce) int {
+func demand(n int, at *transfer.Announce) int {
 	return min(tenant.Blocks(n)*tenant.BlockTokens, at.Capacity)
 }
 
 // free is the capacity of a node that nobody has, as far as known here.
-func (b *board) free(n transfer.Announce) int {
+func (b *board) free(n *transfer.Announce) int {
 	a := b.accounts[keyOf(n)]
 	if a.full {
 		return 0
@@ -175,23 +180,23 @@ func (b *board) free(n transfer.Announce) int {
 func (b *board) choose(n need) (best pair, v verdict) {
 	v = noNode
 	var bestRank [4]int
-	b.pairs(func(p pair) {
+	b.pairs(func(p, d *transfer.Announce) {
 		switch {
-		case slices.Contains(n.avoid, p.prefill.Node) || slices.Contains(n.avoid, p.decode.Node):
+		case slices.Contains(n.avoid, p.Node) || slices.Contains(n.avoid, d.Node):
 			return
-		case n.prompt+n.maxNew > p.limit() && !mutant.Off(mutant.AdmissionLength):
+		case n.prompt+n.maxNew > limit(p, d) && !mutant.Off(mutant.AdmissionLength):
 			if v == noNode {
 				v = tooLong
 			}
 			return
-		case b.free(p.prefill) < demand(n.prompt, p.prefill) || b.free(p.decode) < demand(n.prompt+n.maxNew, p.decode):
+		case b.free(p) < demand(n.prompt, p) || b.free(d) < demand(n.prompt+n.maxNew, d):
 			if v != placed {
 				v = noRoomNow
 			}
 			return
 		}
-		if rank := b.rank(p, n); v != placed || slices.Compare(rank[:], bestRank[:]) < 0 {
-			best, bestRank, v = p, rank, placed
+		if rank := b.rank(p, d, n); v != placed || slices.Compare(rank[:], bestRank[:]) < 0 {
+			best, bestRank, v = pair{*p, *d}, rank, placed
 		}
 	})
 	return best, v
@@ -200,35 +205,35 @@ func (b *board) choose(n need) (best pair, v verdict) {
 // rank orders pairs, least first: prompt tokens queued at prefill in steps of a
 // chunk (what comes before the first token), then the part of decode's pool in
 // use in steps of 1/16 (what the batch costs each token), then sequences running, then chance.
-func (b *board) rank(p pair, n need) [4]int {
+func (b *board) rank(p, d *transfer.Announce, n need) [4]int {
 	const chunk = 512
-	backlog := p.prefill.Waiting + b.accounts[keyOf(p.prefill)].fresh
-	used := 16 * (p.decode.Capacity - b.free(p.decode)) / max(p.decode.Capacity, 1)
-	return [4]int{backlog / chunk, used, p.decode.Running, int(tieBreak(n.tie, p) >> 1)}
+	backlog := p.Waiting + b.accounts[keyOf(p)].fresh
+	used := 16 * (d.Capacity - b.free(d)) / max(d.Capacity, 1)
+	return [4]int{backlog / chunk, used, d.Running, int(tieBreak(n.tie, p.Node, d.Node) >> 1)}
 }
 
-func tieBreak(tie uint64, p pair) uint64 {
+func tieBreak(tie uint64, prefill, decode string) uint64 {
 	h := fnv.New64a()
 	var b [8]byte
 	for i := range b {
 		b[i] = byte(tie >> (8 * i))
 	}
 	_, _ = h.Write(b[:])
-	_, _ = h.Write([]byte(p.prefill.Node + " " + p.decode.Node))
+	_, _ = h.Write([]byte(prefill + " " + decode))
 	return h.Sum64()
 }
 
 // reserve counts n against both nodes of p and returns the two claims.
 func (b *board) reserve(p pair, n need) [2]reservation {
-	take := func(at transfer.Announce, tokens int) reservation {
+	take := func(at *transfer.Announce, tokens int) reservation {
 		a := b.accounts[keyOf(at)]
 		a.all += tokens
 		a.fresh += tokens
 		return reservation{node: keyOf(at), epoch: a.epoch, stamp: a.stamp, tokens: tokens}
 	}
 	return [2]reservation{
-		take(p.prefill, demand(n.prompt, p.prefill)),
-		take(p.decode, demand(n.prompt+n.maxNew, p.decode)),
+		take(&p.prefill, demand(n.prompt, &p.prefill)),
+		take(&p.decode, demand(n.prompt+n.maxNew, &p.decode)),
 	}
 }
 

@@ -127,7 +127,7 @@ func TestLedger(t *testing.T) {
 	for _, r := range second { // of a boot that is gone: must not be added to the new one
 		b.release(r)
 	}
-	if got := b.free(d); got != 1024 {
+	if got := b.free(&d); got != 1024 {
 		t.Errorf("free after the restart: %d, want 1024", got)
 	}
 }

@@ -155,9 +155,7 @@ func New(cfg Config) (*Router, error) {
 		large: make(chan struct{}, 1),
 	}
 	r.fieldLabel.Max, r.tenantLabel.Max = 64, 64
-	r.desk = newDesk(cfg, func() []transfer.Announce {
-		return append(cfg.Cluster.List(transfer.RolePrefill), cfg.Cluster.List(transfer.RoleDecode)...)
-	})
+	r.desk = newDesk(cfg, cfg.Cluster.List)
 	r.metrics = newRouterMetrics(cfg.Metrics,
 		func() float64 { return float64(r.desk.waiting()) },
 		func() float64 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"bulkhead/internal/sample"
+	"bulkhead/transfer"
 )
 
 // sequence is one generation of a request at work: the driver of a flow. One goroutine
@@ -167,6 +168,9 @@ func (s *sequence) granted(g grant) {
 		s.x.r.log.Error("attempt not begun", "request_id", s.x.idText, "err", err)
 		if s.attempt == nil {
 			s.x.r.desk.release(g.claims)
+		}
+		if transfer.BusLost(err) {
+			err = fail(kindOverloaded, "", "the cluster's bus does not answer at the moment; retry later")
 		}
 		s.step(event{kind: evNoPlace, attempt: s.flow.attempt, err: asAPIError(err)})
 		return

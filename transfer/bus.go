@@ -10,7 +10,7 @@ import (
 //
 // A Bus is one identity's view: what it may publish and hear is decided by the
 // server. Data given to a Bus may be changed by the caller as soon as the call
-// returns. Data that a Bus hands to a handler belongs to the handler.
+// returns. Data that a Bus hands to a handler belongs to the handler, for a KVMsg until it is ended.
 type Bus interface {
 	// Publish sends data to whoever listens now, and does not wait.
 	Publish(subject string, data []byte) error
@@ -58,7 +58,7 @@ type Msg struct {
 // to be called, at any time and from any goroutine.
 type KVMsg struct {
 	Subject string
-	Data    []byte
+	Data    []byte // the handler's until then: its memory is used again
 	// Ack removes the message from the stream: its bytes are in their page.
 	Ack func()
 	// Term removes it because nobody will want it: its attempt is dead or unknown.

@@ -1,11 +1,9 @@
 package transfer
 
 import (
-	"bytes"
 	"fmt"
 	"reflect"
-
-	"github.com/vmihailenco/msgpack/v5"
+	"unsafe"
 
 	"bulkhead/internal/sample"
 )
@@ -48,7 +46,7 @@ var limits = map[string]int{
 	"announce.role":       16,
 	"announce.hpke":       2 << 10, // room for a hybrid post-quantum key
 	"announce.model_name": 256,
-	"announce.kv_url":     512,
+	"announce.kv_url":     KVURLMax,
 	"announce.version":    128,
 
 	"job.token":              tokenMax,
@@ -74,13 +72,15 @@ var limits = map[string]int{
 	"credit.mac":             32,
 }
 
-// A codec turns one message type into bytes and back. Reading is strict:
-// every member exactly once, none unknown, every length and count within its
-// limit, nothing after the end. Writing holds its own output against the same
-// rules, so that what is sent can be read.
+// A codec turns one message type into bytes and back: msgpack, of which it
+// speaks only what the type needs. Reading is strict: every member exactly once,
+// none unknown, every length and count within its limit, nothing after the end.
+// Writing holds values against the same rules, so that what is sent can be read.
+// A test holds both against another implementation of msgpack.
 type codec[T any] struct {
 	name   string
-	max    int // bytes
+	max    int  // bytes
+	alias  bool // byte strings that were read are parts of the message
 	schema *schema
 	valid  func(*T) error // of values that the type does not rule out; may be nil
 }
@@ -89,9 +89,15 @@ func newCodec[T any](name string, max int, valid func(*T) error) codec[T] {
 	return codec[T]{name: name, max: max, schema: compile(reflect.TypeFor[T](), name, limits), valid: valid}
 }
 
+// aliasing is for an outer layer, whose bytes are read again by another codec and then let go.
+func aliasing[T any](c codec[T]) codec[T] {
+	c.alias = true
+	return c
+}
+
 // The codecs of all messages.
 var (
-	envelopes = newCodec[envelope]("envelope", JobMax+8<<10, nil)
+	envelopes = aliasing(newCodec[envelope]("envelope", JobMax+8<<10, nil))
 	announces = newCodec[Announce]("announce", controlMax, (*Announce).valid)
 	jobs      = newCodec[Job]("job", JobMax-4<<10, nil)
 	accepts   = newCodec[Accept]("accept", controlMax, nil)
@@ -106,35 +112,38 @@ var (
 )
 
 func (c *codec[T]) encode(v *T) ([]byte, error) {
-	var out bytes.Buffer
-	e := msgpack.NewEncoder(&out)
-	e.UseCompactInts(true)
-	if err := e.Encode(v); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrMessage, c.name, err)
-	}
-	if err := c.check(out.Bytes()); err != nil {
+	return c.append(make([]byte, 0, c.schema.size(unsafe.Pointer(v))), v)
+}
+
+// append appends to dst, which is empty, what encode returns.
+func (c *codec[T]) append(dst []byte, v *T) ([]byte, error) {
+	b, err := c.schema.write(dst, unsafe.Pointer(v))
+	if err != nil {
 		return nil, err
+	}
+	if len(b) > c.max {
+		return nil, c.long(len(b))
 	}
 	if err := c.values(v); err != nil {
 		return nil, err
 	}
-	return out.Bytes(), nil
+	return b, nil
 }
 
-// decode reads a message. It keeps no reference to b.
+// decode reads a message. It keeps no reference to b, unless the codec is one that does.
 func (c *codec[T]) decode(b []byte) (T, error) {
-	var v T
-	if err := c.check(b); err != nil {
-		return v, err
+	var v, zero T
+	if len(b) > c.max {
+		return zero, c.long(len(b))
 	}
-	d := msgpack.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields(true)
-	if err := d.Decode(&v); err != nil {
-		var zero T
-		return zero, fmt.Errorf("%w: %s: %w", ErrMessage, c.name, err)
+	rest, err := c.schema.read(b, unsafe.Pointer(&v), c.alias)
+	if err == nil && len(rest) != 0 {
+		err = fmt.Errorf("%w: %s has %d bytes after its end", ErrMessage, c.name, len(rest))
 	}
-	if err := c.values(&v); err != nil {
-		var zero T
+	if err == nil {
+		err = c.values(&v)
+	}
+	if err != nil {
 		return zero, err
 	}
 	return v, nil
@@ -150,16 +159,6 @@ func (c *codec[T]) values(v *T) error {
 	return nil
 }
 
-func (c *codec[T]) check(b []byte) error {
-	if len(b) > c.max {
-		return fmt.Errorf("%w: %s has %d bytes, limit %d", ErrMessage, c.name, len(b), c.max)
-	}
-	rest, err := c.schema.walk(b)
-	if err != nil {
-		return err
-	}
-	if len(rest) != 0 {
-		return fmt.Errorf("%w: %s has %d bytes after its end", ErrMessage, c.name, len(rest))
-	}
-	return nil
+func (c *codec[T]) long(n int) error {
+	return fmt.Errorf("%w: %s has %d bytes, limit %d", ErrMessage, c.name, n, c.max)
 }

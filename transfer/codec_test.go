@@ -230,7 +230,7 @@ func TestCodecLimits(t *testing.T) {
 			return testerOf(announces, Announce{Node: "n", Role: RoleDecode, ModelName: long(n), Expires: time.Unix(1, 0)})
 		},
 		"announce.kv_url": func(n int) tester {
-			return testerOf(announces, Announce{Node: "n", Role: RoleDecode, KVURL: long(n), Expires: time.Unix(1, 0)})
+			return testerOf(announces, Announce{Node: "n", Role: RoleDecode, KVURL: kvScheme + long(n-len(kvScheme)-len(":65535")) + ":65535", Expires: time.Unix(1, 0)})
 		},
 		"announce.version": func(n int) tester {
 			return testerOf(announces, Announce{Node: "n", Role: RoleDecode, Version: long(n), Expires: time.Unix(1, 0)})
@@ -305,6 +305,10 @@ func TestCodecValues(t *testing.T) {
 		"output of a router":         testerOf(outputs, Output{From: RoleRouter}),
 		"empty body":                 testerOf(bodies, OutputBody{}),
 		"empty tokens":               testerOf(bodies, OutputBody{Tokens: []sample.Token{}}),
+		"a token that is no number":  testerOf(bodies, OutputBody{Tokens: []sample.Token{{Logprob: float32(math.NaN())}}}),
+		"a token of infinite chance": testerOf(bodies, OutputBody{Tokens: []sample.Token{{Logprob: float32(math.Inf(1))}}}),
+		"a choice that is no number": testerOf(bodies, OutputBody{Tokens: []sample.Token{{Top: []sample.TopToken{{Logprob: float32(math.NaN())}}}}}),
+		"a first that is no number":  testerOf(firsts, sample.Token{Logprob: float32(math.NaN())}),
 		"two members":                testerOf(bodies, OutputBody{Tokens: make([]sample.Token, 1), Finish: &Finish{Reason: "stop"}}),
 		"finish reason":              testerOf(bodies, OutputBody{Finish: &Finish{Reason: "error"}}),
 		"negative usage":             testerOf(bodies, OutputBody{Finish: &Finish{Reason: "stop", Prompt: -1}}),
@@ -432,4 +436,44 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%s: %x then %x, %v", m.name, b2, b3, err)
 		}
 	})
+}
+
+// The wire is msgpack as others write and read it. Method: what the codecs write is
+// byte for byte what the library writes, and what they read of it is what it reads.
+func TestCodecIsMsgpack(t *testing.T) {
+	for _, m := range append(testers(),
+		testerOf(pongs, Pong{Epoch: 31, Attempts: -32}), testerOf(pongs, Pong{Epoch: 1 << 7, Attempts: -33}),
+		testerOf(pongs, Pong{Epoch: 1 << 8, Attempts: -129}), testerOf(pongs, Pong{Epoch: 1 << 16, Attempts: math.MinInt16 - 1}),
+		testerOf(pongs, Pong{Epoch: 1 << 32, Attempts: math.MinInt32 - 1}), testerOf(pongs, Pong{Epoch: 1<<8 - 1, Attempts: math.MaxInt16}),
+		testerOf(envelopes, envelope{From: strings.Repeat("x", 31), Body: make([]byte, 255)}),
+		testerOf(envelopes, envelope{From: strings.Repeat("x", 32), Body: make([]byte, 256)}),
+		testerOf(envelopes, envelope{From: strings.Repeat("x", 256), Body: make([]byte, 1<<16)}),
+		testerOf(jobs, Job{Prompt: make([]int32, 15), Deadline: time.Unix(0, 0)}), testerOf(jobs, Job{Prompt: make([]int32, 16), Deadline: time.Unix(1<<32-1, 0)}),
+		testerOf(jobs, Job{Prompt: make([]int32, 1<<16), Deadline: time.Unix(1<<32, 0)}), testerOf(jobs, Job{Prompt: []int32{}, Deadline: time.Unix(1<<34-1, 999999999)}),
+	) {
+		mine, err := m.encode()
+		if err != nil {
+			t.Fatalf("%s: %v", m.name, err)
+		}
+		var theirs bytes.Buffer
+		e := msgpack.NewEncoder(&theirs)
+		e.UseCompactInts(true)
+		if err := e.Encode(m.sample); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(mine, theirs.Bytes()) {
+			t.Errorf("%s: %x, the library writes %x", m.name, mine, theirs.Bytes())
+		}
+		got, err := m.decode(mine)
+		if err != nil {
+			t.Fatalf("%s: %v", m.name, err)
+		}
+		want := reflect.New(reflect.TypeOf(m.sample))
+		if err := msgpack.Unmarshal(mine, want.Interface()); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want.Elem().Interface(), got); d != "" {
+			t.Errorf("%s: %s", m.name, d)
+		}
+	}
 }

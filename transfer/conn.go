@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,12 +16,18 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"bulkhead/internal/identity"
 )
 
 // ServerVersion is the oldest nats-server that the protocol has been tried on.
 const ServerVersion = "2.15.0"
 
-// Identity is what a connection shows of its node (an *identity.Node).
+// dialTimeout is of one try to reach one address.
+const dialTimeout = 2 * time.Second
+
+// Identity is what a connection shows of its node: an *identity.Node, or at a decode node's own KV
+// server an identity.KVLogin.
 type Identity interface {
 	JWT() (string, error)                  // a user JWT valid now
 	NATSSign(nonce []byte) ([]byte, error) // proof of its key
@@ -38,6 +47,8 @@ type Config struct {
 	OnConnection func(up bool)
 	// AckTimeout is how long a KV publish waits to be confirmed. 0: 3 s.
 	AckTimeout time.Duration
+
+	link *strict // to another node's KV server; nil: to the cluster's own
 }
 
 // Conn is a [Bus] over one NATS connection. It reconnects for ever.
@@ -46,6 +57,7 @@ type Conn struct {
 	cfg    Config
 	log    *slog.Logger
 	prefix string // of inboxes
+	bulk   *bulk
 
 	mu       sync.Mutex
 	requests map[string]map[*request]struct{} // by subject: see watch
@@ -72,14 +84,13 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		cfg.AckTimeout = 3 * time.Second
 	}
 	c := &Conn{
-		cfg: cfg, log: cfg.Log, prefix: "_INBOX." + cfg.Name,
+		cfg: cfg, log: cfg.Log, prefix: "_INBOX." + cfg.Name, bulk: newBulk(),
 		requests: map[string]map[*request]struct{}{},
 		pubs:     map[string]*kvPublish{},
 		watchers: map[chan struct{}]struct{}{},
 	}
 	opts := []nats.Option{
 		nats.Name(cfg.Name),
-		nats.UserJWT(cfg.Identity.JWT, cfg.Identity.NATSSign),
 		nats.CustomInboxPrefix(c.prefix),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(100 * time.Millisecond),
@@ -92,14 +103,27 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		nats.DisconnectErrHandler(c.onDisconnect),
 		nats.ReconnectHandler(c.onReconnect),
 	}
+	if kv, ok := cfg.Identity.(identity.KVLogin); ok {
+		opts = append(opts, nats.Nkey(kv.User(), kv.NATSSign), nats.TokenHandler(kv.Token))
+	} else {
+		opts = append(opts, nats.UserJWT(cfg.Identity.JWT, cfg.Identity.NATSSign))
+	}
 	if cfg.InProcess != nil {
-		opts = append(opts, nats.InProcessServer(cfg.InProcess))
+		opts = append(opts, nats.InProcessServer(bulkInProcess{cfg.InProcess, c.bulk}))
+	} else {
+		opts = append(opts, nats.SetCustomDialer(&bulkDialer{net.Dialer{Timeout: dialTimeout}, c.bulk, false}))
+	}
+	if cfg.link != nil {
+		opts = append(opts, cfg.link.options(c.bulk)...)
 	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		nc, err := nats.Connect(cfg.URL, opts...)
 		if err == nil {
 			c.nc = nc
 			break
+		}
+		if cfg.link != nil {
+			return nil, fmt.Errorf("transfer: connect to %s: %w", cfg.URL, err)
 		}
 		c.log.Warn("nats: cannot connect, trying again", "url", cfg.URL, "err", err)
 		select {
@@ -244,7 +268,13 @@ func (c *Conn) Subscribe(subject string, handler func(Msg)) (func(), error) {
 
 // settle returns once the server has seen a subscription, with its refusal if it refused.
 func (c *Conn) settle(subject string) error {
-	if err := c.nc.FlushTimeout(flushWait); err != nil {
+	wait := flushWait
+	if c.cfg.link != nil {
+		wait = kvLinkDial
+	}
+	if err := c.nc.FlushTimeout(wait); errors.Is(err, nats.ErrTimeout) {
+		return fmt.Errorf("%w: the server did not answer within %s: subscribe %s", ErrDisconnected, wait, subject)
+	} else if err != nil {
 		return c.wrap("subscribe", subject, err)
 	}
 	// A denial travels in front of the flush's answer on the same connection.
@@ -260,6 +290,25 @@ func (c *Conn) OnReconnect(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reconnected = append(c.reconnected, f)
+}
+
+// Loopback reports whether the server is on this machine: in this process, or behind a loopback address.
+func (c *Conn) Loopback() bool {
+	if c.cfg.InProcess != nil {
+		return true
+	}
+	at, err := netip.ParseAddrPort(c.nc.ConnectedAddr())
+	return err == nil && at.Addr().Unmap().IsLoopback()
+}
+
+// LocalHost is the address of this machine from which the server is reached; "" while there is no
+// connection, or it is in this process.
+func (c *Conn) LocalHost() string {
+	at, err := netip.ParseAddrPort(c.nc.LocalAddr())
+	if err != nil {
+		return ""
+	}
+	return at.Addr().Unmap().WithZone("").String()
 }
 
 // Close implements [Bus].
@@ -281,15 +330,27 @@ func (c *Conn) wrap(op, subject string, err error) error {
 		return err // ours already
 	case errors.Is(err, nats.ErrNoResponders):
 		mine = ErrNoResponders
+	case errors.Is(err, nats.ErrConnectionClosed) && !c.nc.IsClosed():
+		mine = ErrDisconnected // what the client calls a flush whose connection was lost on the way
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining):
 		mine = ErrClosed
 	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrDisconnected),
 		errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrNoServers):
 		mine = ErrDisconnected
+	case network(err):
+		return fmt.Errorf("%w: %s %s: %w", ErrDisconnected, op, subject, err)
 	default:
 		return fmt.Errorf("transfer: %s %s: %w", op, subject, err)
 	}
 	return fmt.Errorf("%w: %s %s", mine, op, subject)
+}
+
+// network reports whether err is of the connection's bytes rather than of what was asked for: the client
+// hands such errors on as they are where a connection breaks in the middle of a call.
+func network(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, nats.ErrStaleConnection)
 }
 
 var deniedRe = regexp.MustCompile(`(?i)permissions violation for (publish|subscription) to "([^"]*)"`)

@@ -1,8 +1,12 @@
 package transfer
 
 import (
+	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"net"
+	"syscall"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -32,9 +36,10 @@ func TestPubAck(t *testing.T) {
 		{"", `{"error":{"code":429,"err_code":10167,"description":"too many requests"}}`, ErrOverflow, false},
 		{"", `{"error":{"code":429}}`, ErrOverflow, false},
 		{"", `{"error":{"code":400,"err_code":10054,"description":"message size exceeds maximum allowed"}}`, nil, false},
-		{"", `{"stream":"OTHER","seq":1}`, nil, false},
-		{"", `{}`, nil, false},
-		{"", ``, nil, false},
+		{"", `{"stream":"OTHER","seq":1}`, ErrAckTimeout, false},
+		{"", `{"strebm":"KV_d0","seq":7}`, ErrAckTimeout, false},
+		{"", `{}`, ErrAckTimeout, false},
+		{"", ``, ErrAckTimeout, false}, // it may be stored: see ErrAckTimeout
 		// De-duplication is stream-wide: a message id that another identity used first would swallow ours.
 		{"", `{"stream":"KV_d0","seq":7,"duplicate":true}`, nil, false},
 	} {
@@ -53,7 +58,7 @@ func TestPubAck(t *testing.T) {
 func TestForeignKV(t *testing.T) {
 	var got []string
 	p := &puller{
-		c:    &Conn{cfg: Config{Counters: new(Counters)}, log: slog.New(slog.DiscardHandler)},
+		c:    &Conn{bulk: newBulk(), cfg: Config{Counters: new(Counters)}, log: slog.New(slog.DiscardHandler)},
 		node: "d0", handler: func(m KVMsg) { got = append(got, m.Subject) }, ready: func(bool) {},
 	}
 	mine := KVSubject{Decode: "d0", Attempt: 1}.String()
@@ -113,5 +118,38 @@ func TestPull(t *testing.T) {
 	want("a message is life", true, kvPullBatch)
 	if len(told) != 3 || !told[0] || told[1] || !told[2] {
 		t.Errorf("told %v", told)
+	}
+}
+
+// An acknowledgement that cannot be read says nothing about the message: the same bytes are sent again.
+func TestUnreadableAck(t *testing.T) {
+	for _, data := range []string{"", "{", `{#stream":"KV_d1","seq":1}`, "\x00"} {
+		if err := pubAckError("", []byte(data)); !Retryable(err) {
+			t.Errorf("%q: %v", data, err)
+		}
+	}
+	if err := pubAckError("", []byte(`{"stream":"KV_d1","seq":1}`)); err != nil {
+		t.Errorf("a good one: %v", err)
+	}
+}
+
+// goal: a bus that is lost is told apart from a fault of ours, also where the client hands the connection's own
+// error on. method: every such error, and others, through what every operation wraps its errors with.
+func TestBusLost(t *testing.T) {
+	c := &Conn{nc: &nats.Conn{}}
+	for _, err := range []error{
+		&net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed,
+		nats.ErrStaleConnection, nats.ErrConnectionClosed, nats.ErrReconnectBufExceeded, nats.ErrNoServers, nats.ErrNoResponders,
+	} {
+		got := c.wrap("publish", "kv.d.r.1.t", err)
+		if !BusLost(got) || BusReason(got) != ReasonNodeLost {
+			t.Errorf("%v becomes %v, reason %s", err, got, BusReason(got))
+		}
+	}
+	for _, err := range []error{nats.ErrMaxPayload, nats.ErrBadSubject, context.Canceled, ErrPermission} {
+		got := c.wrap("publish", "kv.d.r.1.t", err)
+		if BusLost(got) || BusReason(got) != ReasonInternal {
+			t.Errorf("%v becomes %v, reason %s", err, got, BusReason(got))
+		}
 	}
 }

@@ -20,12 +20,13 @@ const (
 	CountReconnect                // connections lost and made again
 	CountKVRetry                  // KV messages sent again
 	CountKVFull                   // publishes refused by a full stream
+	CountKVServer                 // dials of decode nodes' own KV servers that failed
 	counts
 )
 
 var countNames = [counts]string{
 	"bad_subject", "bad_message", "bad_envelope", "bad_seal", "replay", "bad_output", "foreign_kv",
-	"permission", "slow_consumer", "reconnect", "kv_retry", "kv_full",
+	"permission", "slow_consumer", "reconnect", "kv_retry", "kv_full", "kv_server_unreachable",
 }
 
 func (c Count) String() string { return countNames[c] }

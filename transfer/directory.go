@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"bulkhead/internal/identity"
+	"bulkhead/internal/mutant"
 )
 
 // Times of announcements.
@@ -31,12 +32,8 @@ func (p *Peer) Announce(a Announce) error {
 	if a.Expires.IsZero() {
 		a.Expires = p.clock().Add(AnnounceTTL)
 	}
-	body, err := announces.encode(&a)
-	if err != nil {
-		return err
-	}
 	subject := AnnounceSubject(a.Role, a.Node)
-	data, err := p.sign(kindAnnounce, subject, body)
+	data, err := signBody(p, &announces, &a, kindAnnounce, subject)
 	if err != nil {
 		return err
 	}
@@ -50,6 +47,7 @@ type Directory struct {
 
 	mu      sync.Mutex
 	entries map[nodeKey]*entry
+	lists   map[Role]roll // what List last gave, as long as it stays so
 	changed []func()
 	timer   *time.Timer // next expiry; nil when nothing is held
 	closed  bool
@@ -58,6 +56,12 @@ type Directory struct {
 type nodeKey struct {
 	role Role
 	name string
+}
+
+// roll is the answer of List at any time in [from, until).
+type roll struct {
+	all         []Announce
+	from, until time.Time
 }
 
 type entry struct {
@@ -74,7 +78,7 @@ func (p *Peer) WatchPeers(roles ...Role) (*Directory, error) {
 	if len(roles) == 0 {
 		roles = []Role{RoleRouter, RolePrefill, RoleDecode}
 	}
-	d := &Directory{p: p, entries: map[nodeKey]*entry{}}
+	d := &Directory{p: p, entries: map[nodeKey]*entry{}, lists: map[Role]roll{}}
 	for _, r := range roles {
 		if err := checkRole(r); err != nil {
 			d.Close()
@@ -117,25 +121,34 @@ func (d *Directory) Get(role Role, node string) (Announce, identity.Peer, bool) 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := d.entries[nodeKey{role, node}]
-	if e == nil || !now.Before(e.until) {
+	if e == nil || !now.Before(e.until) && !mutant.Off(mutant.AnnounceCurrent) {
 		return Announce{}, identity.Peer{}, false
 	}
 	return e.a, e.peer, true
 }
 
-// List returns the current announcements of a role, by name.
+// List returns the current announcements of a role, by name. Nobody may change
+// them: who asks again before anything has changed gets the same slice.
 func (d *Directory) List(role Role) []Announce {
 	now := d.p.clock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var out []Announce
+	if l, ok := d.lists[role]; ok && !now.Before(l.from) && now.Before(l.until) {
+		return l.all
+	}
+	l := roll{from: now, until: now.Add(AnnounceTTL)}
 	for k, e := range d.entries {
-		if k.role == role && now.Before(e.until) {
-			out = append(out, e.a)
+		if k.role == role && (now.Before(e.until) || mutant.Off(mutant.AnnounceCurrent)) {
+			l.all = append(l.all, e.a)
+			if e.until.Before(l.until) {
+				l.until = e.until
+			}
 		}
 	}
-	slices.SortFunc(out, func(a, b Announce) int { return cmp.Compare(a.Node, b.Node) })
-	return out
+	slices.SortFunc(l.all, func(a, b Announce) int { return cmp.Compare(a.Node, b.Node) })
+	l.all = slices.Clip(l.all)
+	d.lists[role] = l
+	return l.all
 }
 
 // Forget drops a node that was found dead (ErrNodeLost) before its time. It is
@@ -145,6 +158,7 @@ func (d *Directory) Forget(role Role, node string) {
 	e := d.entries[nodeKey{role, node}]
 	if e != nil {
 		e.until = time.Time{}
+		delete(d.lists, role)
 	}
 	d.mu.Unlock()
 	if e != nil {
@@ -180,7 +194,7 @@ func (p *Peer) verifyAnnounce(m Msg) (Announce, identity.Peer, error) {
 		p.counters.add(CountBadMessage)
 		return Announce{}, identity.Peer{}, err
 	}
-	if from.Name != node || a.Node != node || Role(from.Role) != role || a.Role != role {
+	if (from.Name != node || a.Node != node || Role(from.Role) != role || a.Role != role) && !mutant.Off(mutant.AnnounceName) {
 		p.counters.add(CountBadEnvelope)
 		return Announce{}, identity.Peer{}, fmt.Errorf("%w: %s %s announced %s %s on %s", ErrEnvelope, from.Role, from.Name, a.Role, a.Node, m.Subject)
 	}
@@ -192,11 +206,11 @@ func (p *Peer) verifyAnnounce(m Msg) (Announce, identity.Peer, error) {
 // boots: an announcement of an earlier boot that the bus kept back is refused.
 func (d *Directory) put(a Announce, from identity.Peer) error {
 	now := d.p.clock()
-	if late := now.Sub(a.Expires); late > ClockSkew {
+	if late := now.Sub(a.Expires); late > ClockSkew && !mutant.Off(mutant.AnnounceExpired) {
 		d.p.counters.add(CountReplay)
 		return fmt.Errorf("%w: %s %s: announcement expired at %s, now is %s", ErrReplay, a.Role, a.Node, stamp(a.Expires), stamp(now))
 	}
-	if a.Expires.Sub(now) > AnnounceTTL+ClockSkew {
+	if a.Expires.Sub(now) > AnnounceTTL+ClockSkew && !mutant.Off(mutant.AnnounceAhead) {
 		d.p.counters.add(CountReplay)
 		return fmt.Errorf("%w: %s %s: announcement expires at %s, now is %s: clocks differ by more than %s", ErrReplay, a.Role, a.Node, stamp(a.Expires), stamp(now), ClockSkew)
 	}
@@ -207,13 +221,14 @@ func (d *Directory) put(a Announce, from identity.Peer) error {
 	}
 	k := nodeKey{a.Role, a.Node}
 	old := d.entries[k]
-	if old != nil && !a.Expires.After(old.a.Expires) {
+	if old != nil && !a.Expires.After(old.a.Expires) && !mutant.Off(mutant.AnnounceOrder) {
 		d.p.counters.add(CountReplay)
 		return fmt.Errorf("%w: %s %s: announcement of %s after one of %s", ErrReplay, a.Role, a.Node, stamp(a.Expires), stamp(old.a.Expires))
 	}
 	if old == nil && len(d.entries) >= nodesMax {
 		return fmt.Errorf("transfer: %d nodes known, limit %d", len(d.entries), nodesMax)
 	}
+	delete(d.lists, a.Role)
 	d.entries[k] = &entry{a: a, peer: from, until: now.Add(AnnounceTTL), forget: a.Expires.Add(2 * ClockSkew)}
 	d.arm(now)
 	return nil
@@ -221,6 +236,9 @@ func (d *Directory) put(a Announce, from identity.Peer) error {
 
 // arm sets the timer to the next expiry. mu is held.
 func (d *Directory) arm(now time.Time) {
+	if !d.p.timers {
+		return
+	}
 	var next time.Time
 	for _, e := range d.entries {
 		at := e.until
@@ -235,7 +253,7 @@ func (d *Directory) arm(now time.Time) {
 		d.timer.Stop()
 		d.timer = nil
 	}
-	if !next.IsZero() && !d.closed && d.p.timers {
+	if !next.IsZero() && !d.closed {
 		d.timer = time.AfterFunc(max(next.Sub(now), time.Millisecond), d.expire)
 	}
 }
@@ -262,7 +280,7 @@ func (d *Directory) expire() {
 
 func (d *Directory) notify() {
 	d.mu.Lock()
-	fs := slices.Clone(d.changed)
+	fs := slices.Clip(d.changed) // nobody takes one away
 	d.mu.Unlock()
 	for _, f := range fs {
 		f()

@@ -31,7 +31,7 @@ var (
 	ErrNoResponders = errors.New("transfer: no responders")
 	// ErrPermission is an operation that the server forbids this identity.
 	ErrPermission = errors.New("transfer: permission denied")
-	// ErrDisconnected is an operation while there is no connection. Nothing is
+	// ErrDisconnected is an operation while there is no connection, or none that answers. Nothing is
 	// kept back to be sent later: a late job is worse than none.
 	ErrDisconnected = errors.New("transfer: not connected")
 	// ErrServer is a server that cannot carry the protocol: too old, or a setting too small.
@@ -48,6 +48,10 @@ var (
 	// ErrAckTimeout is a message whose storing nobody confirmed in time. It may
 	// be stored all the same; sending the same bytes again does no harm.
 	ErrAckTimeout = errors.New("transfer: no acknowledgement from the KV stream")
+
+	// ErrKVServer is a decode node's own KV server that cannot be reached, lets this node not in, or has
+	// stopped answering. Another decode node may do better.
+	ErrKVServer = errors.New("transfer: KV server not reached")
 
 	// ErrWindow is an attempt that has ended while its sender waited for room.
 	ErrWindow = errors.New("transfer: attempt closed")
@@ -73,9 +77,25 @@ func (r *Rejected) Error() string {
 	return s
 }
 
+// BusLost reports whether err is the bus's: no connection, a server that does not answer, a stream that is
+// full or gone. It says nothing about the node that met it, and the same may succeed later.
+func BusLost(err error) bool {
+	return errors.Is(err, ErrDisconnected) || errors.Is(err, ErrAckTimeout) || errors.Is(err, ErrStreamFull) ||
+		errors.Is(err, ErrOverflow) || errors.Is(err, ErrNoStream) || errors.Is(err, ErrNoResponders)
+}
+
+// BusReason is the reason that a node gives for an error of its own, perhaps of the bus:
+// cut off from the bus it is as good as lost.
+func BusReason(err error) Reason {
+	if BusLost(err) {
+		return ReasonNodeLost
+	}
+	return ReasonInternal
+}
+
 // Retryable reports whether a KV publish that failed with err may be tried
 // again with the same bytes.
 func Retryable(err error) bool {
-	return errors.Is(err, ErrStreamFull) || errors.Is(err, ErrOverflow) || errors.Is(err, ErrNoStream) ||
-		errors.Is(err, ErrAckTimeout) || errors.Is(err, ErrDisconnected)
+	return !errors.Is(err, ErrKVServer) && (errors.Is(err, ErrStreamFull) || errors.Is(err, ErrOverflow) || errors.Is(err, ErrNoStream) ||
+		errors.Is(err, ErrAckTimeout) || errors.Is(err, ErrDisconnected))
 }

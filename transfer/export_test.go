@@ -1,6 +1,9 @@
 package transfer
 
-import "bulkhead/transfer/seal"
+import (
+	"bulkhead/internal/tenant"
+	"bulkhead/transfer/seal"
+)
 
 // For tests outside the package that play a dishonest node: its key is in
 // order, what it says is not.
@@ -47,9 +50,12 @@ func EncodeForTest(v any) []byte {
 	return b
 }
 
+// JobForRole is a job as it comes to a node.
+func JobForRole(j Job, role Role) Job { return j.forRole(role) }
+
 // SealOutputForTest makes the first output message of a role.
 func SealOutputForTest(key [32]byte, from Role, hash Hash, b OutputBody) []byte {
-	payload, err := seal.NewStream(key, string(from), hash).Seal(0, EncodeForTest(b))
+	payload, err := seal.NewStream(tenant.ReplyKey(key, string(from)), string(from), hash).Seal(0, EncodeForTest(b))
 	if err != nil {
 		panic(err)
 	}

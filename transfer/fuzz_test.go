@@ -9,6 +9,7 @@ import (
 	"bulkhead/internal/identity"
 	"bulkhead/internal/negative"
 	"bulkhead/internal/sample"
+	"bulkhead/internal/tenant"
 	"bulkhead/transfer/seal"
 )
 
@@ -101,8 +102,8 @@ func FuzzOutput(f *testing.F) {
 	})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := &outputReceiver{hash: hash, streams: map[Role]*outputStream{
-			RolePrefill: {stream: seal.NewStream(key, string(RolePrefill), hash)},
-			RoleDecode:  {stream: seal.NewStream(key, string(RoleDecode), hash)},
+			RolePrefill: {stream: seal.NewStream(tenant.ReplyKey(key, string(RolePrefill)), string(RolePrefill), hash)},
+			RoleDecode:  {stream: seal.NewStream(tenant.ReplyKey(key, string(RoleDecode)), string(RoleDecode), hash)},
 		}}
 		from, b, err := r.open(data)
 		switch {

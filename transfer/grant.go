@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"bulkhead/internal/identity"
+	"bulkhead/internal/mutant"
 	"bulkhead/internal/sample"
 	"bulkhead/internal/tenant"
 	"bulkhead/transfer/seal"
@@ -34,11 +35,11 @@ type Self struct {
 // epoch and model, then length and digest recomputed from the token ids, then
 // the node's own limit. The answer to a bad job is a typed Reject.
 func (p *Peer) VerifyJob(job Job, from identity.Peer, self Self, now time.Time) (*Grant, *Reject) {
-	hash := tenant.HashToken(job.Token)
+	hash := p.TokenHash(job.Token)
 	no := func(r Reason, limit, value int, detail string) (*Grant, *Reject) {
 		return nil, &Reject{TokenHash: hash, Reason: r, Limit: int64(limit), Value: int64(value), Detail: detail}
 	}
-	if Role(from.Role) != RoleRouter {
+	if Role(from.Role) != RoleRouter && !mutant.Off(mutant.JobRouter) {
 		return no(ReasonToken, 0, 0, "job from a node that is no router")
 	}
 	claims, err := p.suite.VerifyToken(job.Token, from, now)
@@ -46,7 +47,7 @@ func (p *Peer) VerifyJob(job Job, from identity.Peer, self Self, now time.Time) 
 		return no(ReasonToken, 0, 0, err.Error())
 	}
 	reply, err := ParseOut(job.Reply)
-	if err != nil || reply.Router != from.Name || reply.Request != ID(claims.Request) || reply.Token != Fingerprint(hash) {
+	if err != nil || (reply.Router != from.Name || reply.Request != ID(claims.Request) || reply.Token != Fingerprint(hash)) && !mutant.Off(mutant.GrantReply) {
 		return no(ReasonToken, 0, 0, "reply subject is not this attempt's")
 	}
 	err = claims.Check(tenant.Expect{
@@ -55,7 +56,7 @@ func (p *Peer) VerifyJob(job Job, from identity.Peer, self Self, now time.Time) 
 		PromptLen:    len(job.Prompt),
 		PromptDigest: tenant.PromptDigest(job.Salt, job.Prompt),
 		MaxNew:       job.Params.MaxNew,
-		ReplyBinding: tenant.ReplyBinding(reply.Scope(), job.ReplyKey),
+		ReplyBinding: tenant.ReplyBindingOf(reply.Scope(), string(self.Role), job.ReplyKey, job.ReplyOther),
 	})
 	switch {
 	case errors.Is(err, tenant.ErrModel):
@@ -65,15 +66,15 @@ func (p *Peer) VerifyJob(job Job, from identity.Peer, self Self, now time.Time) 
 	case err != nil:
 		return no(ReasonToken, 0, 0, err.Error())
 	}
-	if err := job.Params.Validate(self.Vocab); err != nil {
+	if err := job.Params.Validate(self.Vocab); err != nil && !mutant.Off(mutant.JobParameters) {
 		return no(ReasonProtocol, 0, 0, err.Error())
 	}
 	for i, id := range job.Prompt {
-		if id < 0 || int(id) >= self.Vocab {
+		if (id < 0 || int(id) >= self.Vocab) && !mutant.Off(mutant.JobVocabulary) {
 			return no(ReasonPrompt, self.Vocab, int(id), fmt.Sprintf("token id at %d is outside the vocabulary", i))
 		}
 	}
-	if !now.Before(job.Deadline) {
+	if !now.Before(job.Deadline) && !mutant.Off(mutant.JobDeadline) {
 		return no(ReasonTimeout, 0, 0, "the job's deadline has passed")
 	}
 	return &Grant{Job: job, Claims: claims, Hash: hash, Prefix: tenant.PrefixDigests(job.Salt, job.Prompt)}, nil
@@ -116,7 +117,7 @@ func (g *Grant) Header(plan seal.Plan, i int, prefillEpoch uint64) seal.Header {
 }
 
 // firsts is the plaintext of the manifest's sealed first token.
-var firsts = newCodec[sample.Token]("first", seal.MaxFirst, nil)
+var firsts = newCodec[sample.Token]("first", seal.MaxFirst, validToken)
 
 // EncodeFirst gives the plaintext of the manifest's sealed first token.
 func EncodeFirst(t sample.Token) ([]byte, error) { return firsts.encode(&t) }

@@ -138,7 +138,7 @@ func TestVerifyJob(t *testing.T) {
 				if c.only != "" && c.only != n.id.Role {
 					want = ""
 				}
-				grant, no := n.VerifyJob(g.job, from, self, time.Now().Add(c.now))
+				grant, no := n.VerifyJob(transfer.JobForRole(g.job, transfer.Role(n.id.Role)), from, self, time.Now().Add(c.now))
 				switch {
 				case want == "" && (no != nil || grant == nil || grant.Hash != transfer.TokenHash(g.job.Token) || grant.Claims.Tenant != "acme"):
 					t.Errorf("%s: %+v", n.Name(), no)
@@ -159,7 +159,7 @@ func (g *grantWorld) prompt(ids ...int32) {
 func TestCheckLength(t *testing.T) {
 	g := newGrantWorld(t)
 	g.sign(t, g.r)
-	grant, no := g.d.VerifyJob(g.job, g.r.peer(), g.self[g.d], time.Now())
+	grant, no := g.d.VerifyJob(transfer.JobForRole(g.job, transfer.RoleDecode), g.r.peer(), g.self[g.d], time.Now())
 	if no != nil {
 		t.Fatalf("%+v", no)
 	}

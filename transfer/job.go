@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"bulkhead/internal/identity"
+	"bulkhead/internal/mutant"
 )
 
 // jobInfo and jobAAD bind a sealed job to this use, to the node and boot that
@@ -15,6 +16,9 @@ import (
 const jobInfo = "job"
 
 func (p *Peer) jobAAD(subject string, epoch uint64, router string) []byte {
+	if mutant.Off(mutant.JobBinding) {
+		return nil
+	}
 	return []byte(p.cluster + "|" + jobDest(subject, epoch) + "|" + router)
 }
 
@@ -44,22 +48,26 @@ type JobQuestion struct {
 	want Hash
 }
 
-// NewJobQuestion seals and signs a job.
+// NewJobQuestion seals and signs a job. Its reply key is the attempt's; what
+// travels is the node's own (Job.ReplyKey).
 func (p *Peer) NewJobQuestion(to Announce, job Job) (*JobQuestion, error) {
 	subject := JobSubject(to.Role, to.Node)
-	plain, err := jobs.encode(&job)
+	sent := job.forRole(to.Role)
+	var body []byte
+	err := withBody(p, &jobs, &sent, func(plain []byte) (err error) {
+		if body, err = p.suite.SealTo(to.HPKE, jobInfo, p.jobAAD(subject, to.Epoch, p.node.Name), plain); err != nil {
+			return fmt.Errorf("transfer: seal job to %s: %w", to.Node, err)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	body, err := p.suite.SealTo(to.HPKE, jobInfo, p.jobAAD(subject, to.Epoch, p.node.Name), plain)
-	if err != nil {
-		return nil, fmt.Errorf("transfer: seal job to %s: %w", to.Node, err)
 	}
 	q, err := p.question(subject, to.Node, kindJob, jobDest(subject, to.Epoch), body, kindAccept, kindReject)
 	if err != nil {
 		return nil, err
 	}
-	return &JobQuestion{Question: q, to: to, want: TokenHash(job.Token)}, nil
+	return &JobQuestion{Question: q, to: to, want: p.TokenHash(job.Token)}, nil
 }
 
 // Answer reads a node's answer: its Accept, or *Rejected, or why it is none.
@@ -69,7 +77,7 @@ func (q *JobQuestion) Answer(reply []byte) (Accept, error) {
 	if err != nil {
 		return Accept{}, err
 	}
-	if Role(from.Role) != to.Role {
+	if Role(from.Role) != to.Role && !mutant.Off(mutant.AnswerRole) {
 		p.counters.add(CountBadEnvelope)
 		return Accept{}, fmt.Errorf("%w: %s %s answered for a %s", ErrEnvelope, from.Role, from.Name, to.Role)
 	}
@@ -78,7 +86,7 @@ func (q *JobQuestion) Answer(reply []byte) (Accept, error) {
 		switch {
 		case err != nil:
 			return Accept{}, err
-		case r.TokenHash != want:
+		case r.TokenHash != want && !mutant.Off(mutant.AnswerToken):
 			return Accept{}, fmt.Errorf("%w: reject of another attempt", ErrEnvelope)
 		}
 		return Accept{}, &Rejected{Node: to.Node, Role: to.Role, Reject: r}
@@ -87,7 +95,7 @@ func (q *JobQuestion) Answer(reply []byte) (Accept, error) {
 	switch {
 	case err != nil:
 		return Accept{}, err
-	case a.TokenHash != want:
+	case a.TokenHash != want && !mutant.Off(mutant.AnswerToken):
 		return Accept{}, fmt.Errorf("%w: accept of another attempt", ErrEnvelope)
 	}
 	return a, nil
@@ -110,7 +118,7 @@ func (p *Peer) ServeJobs(key BootKey, handler JobHandler) (stop func(), err erro
 			p.refuse(m.Subject, err)
 			return
 		}
-		hash := TokenHash(job.Token)
+		hash := p.TokenHash(job.Token)
 		var once sync.Once
 		handler(ctx, job, from, func(a *Accept, r *Reject) {
 			if (a == nil) == (r == nil) {
@@ -137,8 +145,8 @@ func (p *Peer) openJob(key BootKey, subject string, data []byte) (Job, identity.
 		return Job{}, identity.Peer{}, fmt.Errorf("%w: job from %s", ErrSeal, from.Name)
 	}
 	job, err := jobs.decode(plain)
-	if err == nil {
-		err = checkReply(job, from.Name)
+	if err == nil && !mutant.Off(mutant.JobReply) {
+		err = checkReply(job, p.TokenHash(job.Token), from.Name)
 	}
 	if err != nil {
 		p.counters.add(CountBadMessage)
@@ -149,14 +157,14 @@ func (p *Peer) openJob(key BootKey, subject string, data []byte) (Job, identity.
 
 // checkReply makes sure that a job's output goes to the router that sent it,
 // under the name of the job's own token.
-func checkReply(job Job, router string) error {
+func checkReply(job Job, hash Hash, router string) error {
 	out, err := ParseOut(job.Reply)
 	switch {
 	case err != nil:
 		return err
 	case out.Router != router:
 		return fmt.Errorf("%w: job of %s wants its output sent to %s", ErrMessage, router, out.Router)
-	case out.Token != Fingerprint(TokenHash(job.Token)):
+	case out.Token != Fingerprint(hash):
 		return errors.Join(ErrMessage, errors.New("transfer: job's reply subject names another token"))
 	}
 	return nil

@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"bulkhead/internal/mutant"
 )
 
 // kvPublish is a message on its way into a stream.
@@ -106,17 +108,18 @@ func pubAckError(status string, data []byte) error {
 		} `json:"error"`
 	}
 	if err := json.Unmarshal(data, &ack); err != nil {
-		return fmt.Errorf("transfer: a KV acknowledgement that is not JSON: %w", err)
+		return fmt.Errorf("%w: what came is not JSON: %w", ErrAckTimeout, err)
 	}
 	switch {
-	case ack.Error == nil && ack.Duplicate:
+	case ack.Error == nil && ack.Duplicate && !mutant.Off(mutant.AckDuplicate):
 		// Nothing here sends a message id, so nothing can be a duplicate: the
 		// server dropped this message in favour of somebody else's.
 		return errors.New("transfer: KV stream took the message for a duplicate")
-	case ack.Error == nil && strings.HasPrefix(ack.Stream, "KV_"):
+	case ack.Error == nil && (strings.HasPrefix(ack.Stream, "KV_") || mutant.Off(mutant.AckStream)):
 		return nil
 	case ack.Error == nil:
-		return fmt.Errorf("transfer: KV message stored by stream %.64q", ack.Stream)
+		// Or a bit of it fell over on the way: the message may be stored, and is sent again.
+		return fmt.Errorf("%w: KV message stored by stream %.64q", ErrAckTimeout, ack.Stream)
 	case ack.Error.ErrCode == codeStreamStoreFailed:
 		return fmt.Errorf("%w: %s", ErrStreamFull, ack.Error.Description)
 	case ack.Error.ErrCode == codeTooManyRequests, ack.Error.Code == 429:

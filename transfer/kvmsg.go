@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"bulkhead/internal/identity"
+	"bulkhead/internal/mutant"
 	"bulkhead/transfer/seal"
 )
 
@@ -89,9 +90,9 @@ func (p *Peer) VerifyOpen(m KVMessage) (Open, identity.Peer, error) {
 	o, err := opens.decode(m.envelope.Body)
 	switch {
 	case err != nil:
-	case o.Prefill != from.Name:
+	case o.Prefill != from.Name && !mutant.Off(mutant.OpenName):
 		err = fmt.Errorf("%w: %s opened a stream as %s", ErrMessage, from.Name, o.Prefill)
-	case Fingerprint(TokenHash(o.Token)) != m.Subject.Token:
+	case Fingerprint(p.TokenHash(o.Token)) != m.Subject.Token && !mutant.Off(mutant.OpenToken):
 		err = fmt.Errorf("%w: the opening's token is not its subject's", ErrMessage)
 	}
 	if err != nil {
@@ -117,7 +118,7 @@ func (p *Peer) VerifyReject(m KVMessage) (Reject, identity.Peer, error) {
 		return Reject{}, identity.Peer{}, err
 	}
 	r, err := rejects.decode(m.envelope.Body)
-	if err == nil && Fingerprint(r.TokenHash) != m.Subject.Token {
+	if err == nil && Fingerprint(r.TokenHash) != m.Subject.Token && !mutant.Off(mutant.RejectToken) {
 		err = fmt.Errorf("%w: the reject's token is not its subject's", ErrMessage)
 	}
 	if err != nil {
@@ -133,5 +134,5 @@ func (p *Peer) verifyKV(m KVMessage, k kind) (identity.Peer, error) {
 
 // ConsumeKV hears this node's KV stream; see [Bus.ConsumeKV].
 func (p *Peer) ConsumeKV(handler func(KVMsg), ready func(bool)) (stop func(), err error) {
-	return p.bus.ConsumeKV(p.node.Name, handler, ready)
+	return p.kv.ConsumeKV(p.node.Name, handler, ready)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,10 +13,18 @@ import (
 type KVSender struct {
 	p      *Peer
 	decode string
+	to     kvPublisher // the bus, or
+	link   *KVLink     // the decode node's own KV server; nil: the bus
 
 	mu     sync.Mutex
 	window *Window       // guarded by mu
+	open   int           // attempts that are not closed
 	moved  chan struct{} // closed and replaced when there may be room
+}
+
+// kvPublisher is what a KVSender needs of a Bus.
+type kvPublisher interface {
+	PublishKV(subject string, data []byte, done func(error)) error
 }
 
 // NewKVSender makes the sender towards a decode node. The sender owns w from
@@ -24,7 +33,49 @@ func (p *Peer) NewKVSender(decode string, w *Window) *KVSender {
 	if w == nil {
 		w = NewWindow(0, 0)
 	}
-	return &KVSender{p: p, decode: decode, window: w, moved: make(chan struct{})}
+	return &KVSender{p: p, decode: decode, to: p.bus, window: w, moved: make(chan struct{})}
+}
+
+// NewKVSenderTo makes the sender towards one boot of a decode node, wherever it says that its stream
+// lives. If that is a server of its own, it is being dialled on return: see Connect. The error
+// is ErrKVURL, or ErrKVServer when there are as many connections to such servers as there may be. Close
+// must be called.
+func (p *Peer) NewKVSenderTo(decode Announce, w *Window) (*KVSender, error) {
+	s := p.NewKVSender(decode.Node, w)
+	if decode.KVURL == "" {
+		return s, nil
+	}
+	var err error
+	if s.link, err = p.linkKV(decode); err != nil {
+		return nil, err
+	}
+	s.to = s.link
+	return s, nil
+}
+
+// Close ends the connection to a decode node's own KV server, if there is one; see KVLink.Close.
+func (s *KVSender) Close() <-chan struct{} {
+	if s.link != nil {
+		return s.link.Close()
+	}
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+// Spent reports whether the connection to a decode node's own KV server has failed, so long ago that
+// another sender may try anew.
+func (s *KVSender) Spent() bool { return s.link != nil && s.link.spent() }
+
+// Linked reports whether the sender has a connection of its own.
+func (s *KVSender) Linked() bool { return s.link != nil }
+
+// Idle reports whether no attempt uses the sender and nothing is on its way.
+func (s *KVSender) Idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, n := s.window.InFlight()
+	return s.open == 0 && n == 0
 }
 
 // InFlight returns what is published to this node and not yet stored.
@@ -49,6 +100,8 @@ type KVAttempt struct {
 	hash    Hash
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
+	free    func(frame []byte) // nil: nobody wants a frame's memory back
+	once    sync.Once          // closed
 
 	mu      sync.Mutex
 	pending int           // messages not yet stored
@@ -67,10 +120,16 @@ func (s *KVSender) Attempt(subject KVSubject, tokenHash Hash, credit int64) (*KV
 	}
 	s.mu.Lock()
 	s.window.Open(tokenHash, credit)
+	s.open++
 	s.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
 	return &KVAttempt{s: s, subject: subject.String(), hash: tokenHash, ctx: ctx, cancel: cancel, idle: make(chan struct{})}, nil
 }
+
+// Recycle has f told of each frame that will not be sent again, stored or given
+// up: its memory is the caller's again. It comes before the first frame; f is called from
+// any goroutine.
+func (a *KVAttempt) Recycle(f func(frame []byte)) { a.free = f }
 
 // Credit is decode's leave to have published limit bytes of frames in all.
 func (a *KVAttempt) Credit(limit int64) {
@@ -86,8 +145,18 @@ func (a *KVAttempt) Close() {
 	a.cancel()
 	a.s.mu.Lock()
 	a.s.window.Close(a.hash)
+	a.once.Do(func() { a.s.open-- })
 	a.s.wake()
 	a.s.mu.Unlock()
+}
+
+// Connect returns when messages can be sent: at once, or when the decode node's own KV server was
+// reached. It fails with ErrKVServer a few seconds after the dial began.
+func (a *KVAttempt) Connect(ctx context.Context) error {
+	if a.s.link == nil {
+		return nil
+	}
+	return a.s.link.wait(ctx)
 }
 
 // Open publishes the opening message and waits until it is stored, so that it
@@ -143,7 +212,7 @@ func (a *KVAttempt) signed(k kind, body []byte, done func(error)) error {
 	if err != nil {
 		return err
 	}
-	a.publish(data, 0, done)
+	a.publish(&kvMessage{data: data}, done)
 	return nil
 }
 
@@ -211,7 +280,7 @@ func (a *KVAttempt) send(data []byte) error {
 		a.release(n)
 		return err
 	}
-	a.publish(data, 0, func(err error) {
+	a.publish(&kvMessage{data: data, free: a.free}, func(err error) {
 		a.release(n)
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -287,32 +356,61 @@ const (
 	kvRetries    = 30 // about 13 s in all; an attempt is dead by then
 )
 
-// publish sends data until it is stored, refused for good, or the attempt is
+// kvMessage is one message from its first try to its end.
+type kvMessage struct {
+	data  []byte
+	free  func([]byte) // nil: nobody wants the memory back
+	try   int
+	deaf  int          // acknowledgements that did not come, in a row
+	users atomic.Int32 // calls of the bus that may still read data, and one until the end
+}
+
+// leave is said by each user; after the last nobody reads data.
+func (m *kvMessage) leave() {
+	if m.users.Add(-1) == 0 && m.free != nil {
+		m.free(m.data)
+	}
+}
+
+// publish sends m until it is stored, refused for good, or the attempt is
 // closed, and calls done once.
-func (a *KVAttempt) publish(data []byte, try int, done func(error)) {
+func (a *KVAttempt) publish(m *kvMessage, done func(error)) {
+	m.users.Add(1)
+	a.tryPublish(m, func(err error) { done(err); m.leave() })
+}
+
+func (a *KVAttempt) tryPublish(m *kvMessage, end func(error)) {
 	again := func(err error) {
+		if m.deaf++; !errors.Is(err, ErrAckTimeout) {
+			m.deaf = 0
+		}
 		switch {
 		case err == nil:
-			done(nil)
+			end(nil)
 		case a.ctx.Err() != nil:
-			done(ErrWindow)
-		case !Retryable(err) || try >= kvRetries:
-			done(fmt.Errorf("transfer: KV to %s: %w", a.s.decode, err))
+			end(ErrWindow)
+		case a.s.link != nil && (m.deaf >= kvLinkSilent || m.try >= kvRetries):
+			end(fmt.Errorf("%w: KV to %s: %w", ErrKVServer, a.s.decode, err))
+		case !Retryable(err) || m.try >= kvRetries:
+			end(fmt.Errorf("transfer: KV to %s: %w", a.s.decode, err))
 		default:
 			a.s.p.counters.add(CountKVRetry)
 			if errors.Is(err, ErrStreamFull) {
 				a.s.p.counters.add(CountKVFull)
-				a.s.p.log.Debug("bus: KV stream full, trying again", "decode", a.s.decode, "try", try)
+				a.s.p.log.Debug("bus: KV stream full, trying again", "decode", a.s.decode, "try", m.try)
 			}
-			pause := min(kvRetryFirst<<min(try, 10), kvRetryMax)
-			a.s.p.after(pause, func() { a.publish(data, try+1, done) })
+			pause := min(kvRetryFirst<<min(m.try, 10), kvRetryMax)
+			m.try++
+			a.s.p.after(pause, func() { a.tryPublish(m, end) })
 		}
 	}
 	if a.ctx.Err() != nil {
-		done(ErrWindow)
+		end(ErrWindow)
 		return
 	}
-	if err := a.s.p.bus.PublishKV(a.subject, data, again); err != nil {
+	m.users.Add(1)
+	defer m.leave()
+	if err := a.s.to.PublishKV(a.subject, m.data, again); err != nil {
 		again(err)
 	}
 }

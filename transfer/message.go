@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"bulkhead/internal/sample"
+	"bulkhead/internal/tenant"
 )
 
 // Role is what a node is for.
@@ -36,7 +37,7 @@ type Announce struct {
 	Capacity int    `msgpack:"capacity"` // tokens the pool holds
 	Window   int    `msgpack:"window"`   // longest prompt + max_new this node takes
 	Vocab    int    `msgpack:"vocab"`
-	KVURL    string `msgpack:"kv_url"` // where this node's KV stream lives; "" = the cluster's broker
+	KVURL    string `msgpack:"kv_url"` // where a decode node's KV stream lives (CheckKVURL); "" = the cluster's broker
 
 	Ready    bool `msgpack:"ready"`    // decode: the KV consumer exists
 	Draining bool `msgpack:"draining"` // takes nothing new
@@ -51,13 +52,28 @@ type Announce struct {
 // Job is what the router tells a node of one attempt. It travels sealed to the
 // node's boot key. Both sides of an attempt get the same Token and Prompt.
 type Job struct {
-	Token    string        `msgpack:"token"` // PASETO v4.public tenant token
-	Salt     [32]byte      `msgpack:"salt"`  // of the prompt digest
-	Prompt   []int32       `msgpack:"prompt"`
-	Params   sample.Params `msgpack:"params"`
-	Reply    string        `msgpack:"reply"`     // subject of the attempt's Output messages
-	ReplyKey [32]byte      `msgpack:"reply_key"` // seals Output; one key per attempt
-	Deadline time.Time     `msgpack:"deadline"`  // of the first token
+	Token  string        `msgpack:"token"` // PASETO v4.public tenant token
+	Salt   [32]byte      `msgpack:"salt"`  // of the prompt digest
+	Prompt []int32       `msgpack:"prompt"`
+	Params sample.Params `msgpack:"params"`
+	Reply  string        `msgpack:"reply"` // subject of the attempt's Output messages
+	// ReplyKey seals Output. With the router it is the attempt's own; each node gets its role's, by
+	// tenant.ReplyKey, and as ReplyOther the tenant.ReplyDigest of the other role's.
+	ReplyKey   [32]byte `msgpack:"reply_key"`
+	ReplyOther [32]byte `msgpack:"reply_other"`
+
+	Deadline time.Time `msgpack:"deadline"` // of the first token
+}
+
+// forRole is the job as a node of one role gets it.
+func (j Job) forRole(role Role) Job {
+	other := RolePrefill
+	if role == RolePrefill {
+		other = RoleDecode
+	}
+	j.ReplyOther = tenant.ReplyDigest(tenant.ReplyKey(j.ReplyKey, string(other)))
+	j.ReplyKey = tenant.ReplyKey(j.ReplyKey, string(role))
+	return j
 }
 
 // Accept is a node's signed yes to a Job.
@@ -86,7 +102,8 @@ const (
 	ReasonInternal      Reason = "internal"
 	ReasonLogits        Reason = "bad_logits"   // NaN or Inf where a token was to be sampled
 	ReasonPeer          Reason = "peer_unknown" // prefill does not know this boot of the decode node
-	ReasonNodeLost      Reason = "node_lost"    // never sent by the node itself
+	ReasonNodeLost      Reason = "node_lost"    // it does not answer; or says itself that it lost the bus
+	ReasonKVServer      Reason = "kv_server"    // prefill does not reach the decode node's own KV server
 )
 
 // Reject is a node's signed no, at any time before the receipt. It is its own

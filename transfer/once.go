@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"crypto/sha256"
 	"errors"
 	"sync"
 	"time"
@@ -50,6 +51,14 @@ func (o *Once) Use(token Hash, expires, now time.Time) error {
 	return nil
 }
 
+// Has reports whether a token is remembered.
+func (o *Once) Has(token Hash) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, ok := o.spent[token]
+	return ok
+}
+
 // Prune forgets what has expired.
 func (o *Once) Prune(now time.Time) {
 	o.mu.Lock()
@@ -59,4 +68,11 @@ func (o *Once) Prune(now time.Time) {
 			delete(o.spent, h)
 		}
 	}
+}
+
+// CancelledBy is under which a node remembers, in a [Once] of its own, a
+// cancellation that came before its job: by the sender as well as by the token, so
+// that a router which has seen the hash of another's job cannot end it beforehand.
+func CancelledBy(token Hash, router string) Hash {
+	return sha256.Sum256(append(token[:], router...))
 }

@@ -140,19 +140,29 @@ func (p *puller) take(m *nats.Msg) {
 	}
 	p.alive()
 	p.outstanding = max(0, p.outstanding-1)
+	data, recycle := m.Data, func() {}
+	if payload, isNote := p.c.bulk.take(m.Data); isNote {
+		if payload == nil {
+			p.answer(m, "-NAK") // it comes again
+			p.heard = time.Now()
+			p.refill()
+			return
+		}
+		var once sync.Once
+		data, recycle = payload, func() { once.Do(func() { p.c.bulk.recycle(payload) }) }
+	}
 	if s, err := ParseKV(m.Subject); err != nil || s.Decode != p.node {
 		p.c.cfg.Counters.add(CountForeignKV)
 		p.c.log.Error("nats: a message that is not of this node's KV stream was delivered to it", "subject", m.Subject)
 		if strings.HasPrefix(m.Reply, "$JS.ACK."+KVStreamName(p.node)+".") {
 			p.answer(m, "+TERM")
 		}
+		recycle()
 	} else {
-		p.handler(KVMsg{
-			Subject: m.Subject,
-			Data:    m.Data,
-			Ack:     func() { p.answer(m, "+ACK") },
-			Term:    func() { p.answer(m, "+TERM") },
-		})
+		end := func(what string) func() {
+			return func() { p.answer(m, what); recycle() }
+		}
+		p.handler(KVMsg{Subject: m.Subject, Data: data, Ack: end("+ACK"), Term: end("+TERM")})
 	}
 	p.heard = time.Now()
 	p.refill()

@@ -7,26 +7,30 @@ import (
 	"reflect"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
-// A schema is what one message, or one part of it, may look like on the wire.
-// It is compiled from the Go type, and [schema.walk] holds bytes against it
-// before anything is decoded: the decoder then only sees bytes whose every
-// length, count, key and range is known to be right, so a hostile message
-// costs no memory beyond its own.
+// A schema is what one message, or one part of it, may look like on the wire,
+// and where in memory its Go value has it. It is compiled from the Go type.
+// [schema.read] makes values of bytes and [schema.write] bytes of values, each
+// in one pass, by the same rules.
 type schema struct {
 	path   string // for errors: "job.params.logit_bias"
 	shape  shape
-	max    int     // text, blob: bytes; list: elements; array: exactly so many bytes
-	lo     int64   // integer range
-	hi     uint64  //
-	elem   *schema // list, pointer
-	fields []field // record
+	max    int          // text, blob: bytes; list: elements; array: exactly so many bytes
+	lo     int64        // integer range; below 0: the type is signed
+	hi     uint64       //
+	bytes  int          // integer: of the Go value
+	elem   *schema      // list, pointer
+	typ    reflect.Type // list: of the slice; pointer: of what it points to
+	step   uintptr      // list: from one element to the next in memory
+	least  int          // on the wire, of anything that fits
+	fields []field      // record
 }
 
 type field struct {
-	key string
+	key  string
+	head string  // the key on the wire, as it is written
+	at   uintptr // in the record's Go value
 	*schema
 }
 
@@ -45,7 +49,7 @@ const (
 	record  // struct: each field exactly once
 )
 
-// fieldsMax bounds the members of a struct, so that the walk remembers which
+// fieldsMax bounds the members of a struct, so that a reader remembers which
 // ones it has seen in one word.
 const fieldsMax = 64
 
@@ -55,7 +59,7 @@ var timeType = reflect.TypeFor[time.Time]()
 // and list by its path; one without a bound is a bug, found when the package's
 // codecs are made.
 func compile(t reflect.Type, path string, limits map[string]int) *schema {
-	s := &schema{path: path}
+	s := &schema{path: path, least: 1}
 	bound := func() {
 		n, ok := limits[path]
 		if !ok {
@@ -69,11 +73,11 @@ func compile(t reflect.Type, path string, limits map[string]int) *schema {
 	case k == reflect.Bool:
 		s.shape = boolean
 	case k >= reflect.Int && k <= reflect.Int64:
-		s.shape, s.lo, s.hi = integer, -1<<(t.Bits()-1), 1<<(t.Bits()-1)-1
+		s.shape, s.lo, s.hi, s.bytes = integer, -1<<(t.Bits()-1), 1<<(t.Bits()-1)-1, t.Bits()/8
 	case k >= reflect.Uint && k <= reflect.Uint64:
-		s.shape, s.hi = integer, math.MaxUint64>>(64-t.Bits())
+		s.shape, s.hi, s.bytes = integer, math.MaxUint64>>(64-t.Bits()), t.Bits()/8
 	case k == reflect.Float32:
-		s.shape = float32bits
+		s.shape, s.least = float32bits, 5
 	case k == reflect.String:
 		s.shape = text
 		bound()
@@ -81,14 +85,14 @@ func compile(t reflect.Type, path string, limits map[string]int) *schema {
 		s.shape = blob
 		bound()
 	case k == reflect.Array && t.Elem().Kind() == reflect.Uint8:
-		s.shape, s.max = array, t.Len()
+		s.shape, s.max, s.least = array, t.Len(), t.Len()+2
 	case k == reflect.Slice:
 		s.shape = list
 		bound()
-		s.elem = compile(t.Elem(), path, limits)
+		s.elem, s.typ, s.step = compile(t.Elem(), path, limits), t, t.Elem().Size()
 	case k == reflect.Pointer:
 		s.shape = pointer
-		s.elem = compile(t.Elem(), path, limits)
+		s.elem, s.typ = compile(t.Elem(), path, limits), t.Elem()
 	case k == reflect.Struct:
 		s.shape = record
 		for i := range t.NumField() {
@@ -100,7 +104,9 @@ func compile(t reflect.Type, path string, limits map[string]int) *schema {
 			if strings.Contains(key, ",") || !f.IsExported() {
 				panic("transfer: internal error: field " + f.Name + " of " + path + " cannot travel")
 			}
-			s.fields = append(s.fields, field{key, compile(f.Type, path+"."+key, limits)})
+			e := field{key, string(appendText(nil, key)), f.Offset, compile(f.Type, path+"."+key, limits)}
+			s.fields = append(s.fields, e)
+			s.least += len(e.head) + e.least
 		}
 		if len(s.fields) > fieldsMax {
 			panic("transfer: internal error: too many fields in " + path)
@@ -109,169 +115,6 @@ func compile(t reflect.Type, path string, limits map[string]int) *schema {
 		panic("transfer: internal error: " + path + " has a type that cannot travel: " + t.String())
 	}
 	return s
-}
-
-// walk holds the start of b against s and returns what follows.
-func (s *schema) walk(b []byte) ([]byte, error) {
-	switch s.shape {
-	case boolean:
-		if len(b) > 0 && (b[0] == 0xc2 || b[0] == 0xc3) {
-			return b[1:], nil
-		}
-		return nil, s.bad("is not a boolean")
-	case integer:
-		return s.walkInteger(b)
-	case float32bits:
-		if len(b) >= 5 && b[0] == 0xca {
-			return b[5:], nil
-		}
-		return nil, s.bad("is not a float32")
-	case text:
-		n, at, ok := head(b, 0xa0, 0x1f, 0xd9)
-		rest, err := s.skip(n, at, ok, "a string")
-		if err == nil && !utf8.Valid(at[:n]) {
-			return nil, s.bad("is not UTF-8")
-		}
-		return rest, err
-	case blob:
-		if len(b) > 0 && b[0] == 0xc0 {
-			return b[1:], nil
-		}
-		n, rest, ok := head(b, 0, 0, 0xc4)
-		return s.skip(n, rest, ok, "bytes")
-	case array:
-		n, rest, ok := head(b, 0, 0, 0xc4)
-		if ok && n != uint64(s.max) {
-			return nil, s.bad(fmt.Sprintf("has %d bytes, want %d", n, s.max))
-		}
-		return s.skip(n, rest, ok, "bytes")
-	case list:
-		return s.walkList(b)
-	case instant:
-		return s.walkInstant(b)
-	case pointer:
-		if len(b) > 0 && b[0] == 0xc0 {
-			return b[1:], nil
-		}
-		return s.elem.walk(b)
-	case record:
-		return s.walkRecord(b)
-	}
-	panic("transfer: internal error: a schema without a shape")
-}
-
-func (s *schema) walkInteger(b []byte) ([]byte, error) {
-	if len(b) == 0 {
-		return nil, s.bad("is missing")
-	}
-	c := b[0]
-	var u uint64 // the value when it is not negative
-	var i int64  // the value when it is
-	width := 0
-	switch {
-	case c <= 0x7f:
-		u = uint64(c)
-	case c >= 0xe0:
-		i = int64(int8(c))
-	case c >= 0xcc && c <= 0xcf:
-		width = 1 << (c - 0xcc)
-	case c >= 0xd0 && c <= 0xd3:
-		width = 1 << (c - 0xd0)
-	default:
-		return nil, s.bad("is not an integer")
-	}
-	if len(b) < 1+width {
-		return nil, s.bad("is cut off")
-	}
-	if width > 0 {
-		var raw [8]byte
-		copy(raw[8-width:], b[1:1+width])
-		u = binary.BigEndian.Uint64(raw[:])
-		if c >= 0xd0 { // signed: extend the sign
-			if v := int64(u<<(64-8*width)) >> (64 - 8*width); v < 0 {
-				u, i = 0, v
-			}
-		}
-	}
-	if i < s.lo || u > s.hi {
-		return nil, s.bad("is out of range")
-	}
-	return b[1+width:], nil
-}
-
-func (s *schema) walkList(b []byte) ([]byte, error) {
-	if len(b) > 0 && b[0] == 0xc0 {
-		return b[1:], nil
-	}
-	n, rest, ok := count(b, 0x90, 0xdc)
-	switch {
-	case !ok:
-		return nil, s.bad("is not a list")
-	case n > uint64(s.max):
-		return nil, s.bad(fmt.Sprintf("has %d elements, limit %d", n, s.max))
-	case n > uint64(len(rest)): // an element has at least one byte
-		return nil, s.bad("is cut off")
-	}
-	var err error
-	for range n {
-		if rest, err = s.elem.walk(rest); err != nil {
-			return nil, err
-		}
-	}
-	return rest, nil
-}
-
-func (s *schema) walkInstant(b []byte) ([]byte, error) {
-	// Timestamp extension: 4 bytes of seconds, or 30 bits of nanoseconds and 34 of seconds.
-	switch {
-	case len(b) >= 6 && b[0] == 0xd6 && b[1] == 0xff:
-		return b[6:], nil
-	case len(b) >= 10 && b[0] == 0xd7 && b[1] == 0xff:
-		if ns := binary.BigEndian.Uint64(b[2:]) >> 34; ns >= 1e9 {
-			return nil, s.bad("has more than a second of nanoseconds")
-		}
-		return b[10:], nil
-	}
-	return nil, s.bad("is not a time between 1970 and 2514")
-}
-
-func (s *schema) walkRecord(b []byte) ([]byte, error) {
-	n, rest, ok := count(b, 0x80, 0xde)
-	if !ok {
-		return nil, s.bad("is not a map")
-	}
-	if n != uint64(len(s.fields)) {
-		return nil, s.bad(fmt.Sprintf("has %d members, want %d", n, len(s.fields)))
-	}
-	var seen uint64
-	for range n {
-		size, at, ok := head(rest, 0xa0, 0x1f, 0xd9)
-		if !ok || size > uint64(len(at)) {
-			return nil, s.bad("has a member whose key is not a string")
-		}
-		i := s.index(at[:size])
-		if i < 0 {
-			return nil, s.bad("has an unknown member")
-		}
-		if seen>>i&1 != 0 {
-			return nil, s.bad("has member " + s.fields[i].key + " twice")
-		}
-		seen |= 1 << i
-		var err error
-		if rest, err = s.fields[i].walk(at[size:]); err != nil {
-			return nil, err
-		}
-	}
-	return rest, nil
-}
-
-func (s *schema) index(key []byte) int {
-	for i := range s.fields {
-		if s.fields[i].key == string(key) {
-			return i
-		}
-	}
-	return -1
 }
 
 // skip moves over n bytes of a text or blob.

@@ -12,6 +12,7 @@ import (
 	"bulkhead/internal/sample"
 	"bulkhead/transfer"
 	"bulkhead/transfer/membus"
+	"bulkhead/transfer/seal"
 )
 
 func tokens(id int32) transfer.OutputBody {
@@ -51,7 +52,7 @@ func TestOutput(t *testing.T) {
 	j := job("r0", "tok")
 	rec := receive(t, r, j)
 	hash := transfer.TokenHash(j.Token)
-	out, fail := d.NewOutput(j, hash), p.NewOutput(j, hash)
+	out, fail := d.NewOutput(transfer.JobForRole(j, transfer.RoleDecode), hash), p.NewOutput(transfer.JobForRole(j, transfer.RolePrefill), hash)
 	must(t, out.Send(transfer.OutputBody{Receipt: &transfer.SignedReceipt{Statement: []byte("r")}}))
 	for i := range int32(100) {
 		must(t, out.Send(tokens(i)))
@@ -147,7 +148,7 @@ func TestOutputBroken(t *testing.T) {
 				n++
 				return c.verdict(n, m.Data)
 			})
-			out := d.NewOutput(j, hash)
+			out := d.NewOutput(transfer.JobForRole(j, transfer.RoleDecode), hash)
 			for i := range int32(10) {
 				must(t, out.Send(tokens(i)))
 			}
@@ -185,6 +186,13 @@ func TestOutputPrefillTokens(t *testing.T) {
 	rec := receive(t, r, j)
 	must(t, p.bus.Publish(j.Reply, transfer.SealOutputForTest(j.ReplyKey, transfer.RolePrefill, hash, tokens(5))))
 	wantErr(t, recv(t, rec.broken), transfer.ErrOutput)
+	// Nor in decode's name, for which it has no key.
+	rec = receive(t, r, j)
+	own := transfer.JobForRole(j, transfer.RolePrefill).ReplyKey
+	payload, err := seal.NewStream(own, "decode", hash).Seal(0, transfer.EncodeForTest(tokens(5)))
+	must(t, err)
+	must(t, p.bus.Publish(j.Reply, transfer.EncodeForTest(transfer.Output{TokenHash: hash, From: transfer.RoleDecode, Payload: payload})))
+	wantErr(t, recv(t, rec.broken), transfer.ErrSeal)
 	rec = receive(t, r, j)
 	must(t, p.bus.Publish(j.Reply, transfer.SealOutputForTest(j.ReplyKey, transfer.RolePrefill, hash, transfer.OutputBody{Fail: &transfer.Reject{Reason: transfer.ReasonBusy}})))
 	if got := recv(t, rec.got); got != "prefill:fail busy" {

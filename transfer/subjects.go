@@ -16,13 +16,21 @@ const NodeNameMax = 32
 type ID [16]byte
 
 // idText is base32 in lower case, 26 characters for 16 bytes.
-var idText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+var idText = base32.NewEncoding(idLetters).WithPadding(base32.NoPadding)
+
+const idLetters = "abcdefghijklmnopqrstuvwxyz234567"
 
 // idTextLen is the length of an ID in a subject.
 const idTextLen = 26
 
 // String returns the 26 characters of the ID.
-func (id ID) String() string { return idText.EncodeToString(id[:]) }
+func (id ID) String() string {
+	var b [idTextLen]byte
+	return string(id.append(b[:0]))
+}
+
+// append appends what String returns.
+func (id ID) append(dst []byte) []byte { return idText.AppendEncode(dst, id[:]) }
 
 // ParseID reads what [ID.String] wrote, and nothing else.
 func ParseID(s string) (ID, error) {
@@ -30,16 +38,32 @@ func ParseID(s string) (ID, error) {
 	if len(s) != idTextLen {
 		return id, fmt.Errorf("%w: an id of %d characters, want %d", ErrSubject, len(s), idTextLen)
 	}
-	b, err := idText.DecodeString(s)
-	if err != nil || len(b) != len(id) {
-		return id, fmt.Errorf("%w: an id that is not base32", ErrSubject)
+	bits, have, at := uint32(0), 0, 0
+	for i := range len(s) {
+		v := idValues[s[i]]
+		if v == 0 {
+			return ID{}, fmt.Errorf("%w: an id that is not base32", ErrSubject)
+		}
+		bits, have = bits<<5|uint32(v-1), have+5
+		if have >= 8 && at < len(id) {
+			have -= 8
+			id[at] = byte(bits >> have)
+			at++
+		}
 	}
-	copy(id[:], b)
-	if id.String() != s { // two spare bits in the last character
+	if bits&(1<<have-1) != 0 { // two spare bits in the last character
 		return ID{}, fmt.Errorf("%w: an id with spare bits set", ErrSubject)
 	}
 	return id, nil
 }
+
+// idValues is the value of each character of idText, plus 1; 0: it is none of them.
+var idValues = func() (v [256]uint8) {
+	for i := range len(idLetters) {
+		v[idLetters[i]] = uint8(i + 1)
+	}
+	return v
+}()
 
 // Fingerprint is what subjects say of a token: the first half of its hash.
 func Fingerprint(tokenHash Hash) ID { return ID(tokenHash[:16]) }
@@ -96,12 +120,19 @@ type OutSubject struct {
 
 // String returns the subject.
 func (s OutSubject) String() string {
-	return "out." + s.Router + "." + s.Request.String() + "." + s.Token.String()
+	var room [subjectMax]byte
+	b := append(append(append(room[:0], "out."...), s.Router...), '.')
+	b = append(s.Request.append(b), '.')
+	return string(s.Token.append(b))
 }
 
 // Scope is the subject without the token: what a token can be bound to
 // (tenant.ReplyBinding), since the subject in turn names the token.
-func (s OutSubject) Scope() string { return "out." + s.Router + "." + s.Request.String() }
+func (s OutSubject) Scope() string {
+	var room [subjectMax]byte
+	b := append(append(append(room[:0], "out."...), s.Router...), '.')
+	return string(s.Request.append(b))
+}
 
 // ParseOut reads an [OutSubject].
 func ParseOut(subject string) (OutSubject, error) {
@@ -132,7 +163,11 @@ type KVSubject struct {
 
 // String returns the subject.
 func (s KVSubject) String() string {
-	return "kv." + s.Decode + "." + s.Request.String() + "." + strconv.FormatUint(uint64(s.Attempt), 10) + "." + s.Token.String()
+	var room [subjectMax]byte
+	b := append(append(append(room[:0], "kv."...), s.Decode...), '.')
+	b = append(s.Request.append(b), '.')
+	b = append(strconv.AppendUint(b, uint64(s.Attempt), 10), '.')
+	return string(s.Token.append(b))
 }
 
 // ParseKV reads a [KVSubject].
@@ -188,13 +223,20 @@ func ParseCredit(subject string) (prefill, decode string, err error) {
 const subjectMax = len("kv.") + NodeNameMax + 1 + idTextLen + 1 + 5 + 1 + idTextLen
 
 // split cuts a subject into exactly n tokens of which the first is kind.
-func split(subject, kind string, n int) ([]string, error) {
+func split(subject, kind string, n int) (t [tokensMax]string, err error) {
 	if len(subject) > subjectMax {
-		return nil, fmt.Errorf("%w: a subject of %d bytes, want at most %d", ErrSubject, len(subject), subjectMax)
+		return t, fmt.Errorf("%w: a subject of %d bytes, want at most %d", ErrSubject, len(subject), subjectMax)
 	}
-	t := strings.Split(subject, ".")
-	if len(t) != n || t[0] != kind {
-		return nil, fmt.Errorf("%w: %q is no %s subject of %d tokens", ErrSubject, subject, kind, n)
+	rest, more := subject, true
+	fits := true
+	for i := 0; i < n && fits; i++ {
+		t[i], rest, more = strings.Cut(rest, ".")
+		fits = more == (i < n-1)
+	}
+	if !fits || t[0] != kind {
+		return t, fmt.Errorf("%w: %q is no %s subject of %d tokens", ErrSubject, subject, kind, n)
 	}
 	return t, nil
 }
+
+const tokensMax = 5 // of any subject

@@ -34,8 +34,8 @@
 // can be replayed to another node, another boot, or as the answer to another question.
 //
 // A job's body is also sealed (HPKE) to the boot key that the node announced,
-// bound to subject, epoch and router. Output is sealed under the job's reply key, per
-// sender role, and numbered without gaps. Both are ciphertext to the bus.
+// bound to subject, epoch and router. Output is sealed under a reply key of
+// the sender's role, and numbered without gaps. Both are ciphertext to the bus.
 //
 // A KV frame is not an envelope: it is the frame's header and ciphertext as
 // package seal made them, copied by no codec. It begins with "BKHF", which no
@@ -50,6 +50,19 @@
 // within it every attempt may publish as far as decode's absolute [Credit]
 // says. A full stream (JetStream 10077) is the backstop: the message is sent
 // again, the same bytes, until the attempt ends.
+//
+// # KV servers
+//
+// A decode node may carry its own KV stream, on a NATS server in its process that it announces
+// (Announce.KVURL). Only kv.<decode>.* goes there, straight from prefill to where it is consumed.
+// Credits, cancellations, jobs and output stay on the cluster's bus: they are small, a prefill node hears
+// them there already, whichever node they come from, and so the only right that anybody has at the
+// server is to publish to its node's stream. A connection is made for the first job that a router grants to the node, is
+// shared by all attempts of its boot ([KVSender]), and ends with the node. What is announced is a
+// place to dial, chosen by another node, so it is bounded ([CheckKVURL]), the login is good there and
+// nowhere else (identity.KVLogin), and the server is listened to no more than it needs ([KVLink]). One that
+// cannot be reached, or falls silent, is ErrKVServer: the attempt ends with ReasonKVServer, and the
+// router takes another decode node.
 //
 // # Promises
 //

@@ -3,6 +3,10 @@ package transfer
 import (
 	"errors"
 	"fmt"
+	"math"
+
+	"bulkhead/internal/mutant"
+	"bulkhead/internal/sample"
 )
 
 // reasons lists every Reason that a node may give, and whether another attempt
@@ -24,6 +28,7 @@ var reasons = map[Reason]bool{
 	ReasonLogits:        false,
 	ReasonPeer:          true, // announcements reach nodes at different times
 	ReasonNodeLost:      true,
+	ReasonKVServer:      true,
 }
 
 // Retryable reports whether a new attempt, on other nodes where there are any,
@@ -55,8 +60,16 @@ func (a *Announce) valid() error {
 			return fmt.Errorf("%s is %d", n.name, n.value)
 		}
 	}
+	if a.KVURL != "" {
+		if a.Role != RoleDecode {
+			return fmt.Errorf("a KV server of a %s", a.Role)
+		}
+		if _, _, err := CheckKVURL(a.KVURL); err != nil {
+			return err
+		}
+	}
 	// The incident began here: a window that the pool could not hold.
-	if a.Role != RoleRouter && a.Window > a.Capacity {
+	if a.Role != RoleRouter && a.Window > a.Capacity && !mutant.Off(mutant.AnnounceWindow) {
 		return fmt.Errorf("window of %d tokens over a capacity of %d", a.Window, a.Capacity)
 	}
 	return nil
@@ -84,6 +97,11 @@ func (b *OutputBody) valid() error {
 	if n != 1 {
 		return fmt.Errorf("%d members set, want 1", n)
 	}
+	for i := range b.Tokens {
+		if err := validToken(&b.Tokens[i]); err != nil {
+			return err
+		}
+	}
 	if b.Fail != nil {
 		return b.Fail.valid()
 	}
@@ -101,9 +119,25 @@ func (b *OutputBody) valid() error {
 	return nil
 }
 
+// validToken refuses a token that was taken from logits that are no numbers: the
+// sampler never does, so whoever sends one did not sample it.
+func validToken(t *sample.Token) error {
+	if !isProbability(t.Logprob) {
+		return errors.New("a token whose log probability is no number")
+	}
+	for _, top := range t.Top {
+		if !isProbability(top.Logprob) {
+			return errors.New("an alternative whose log probability is no number")
+		}
+	}
+	return nil
+}
+
+func isProbability(l float32) bool { return l <= math.MaxFloat32 } // false of NaN as well
+
 // sentBy makes sure that a body is one that this role sends.
 func (b *OutputBody) sentBy(from Role) error {
-	if from == RolePrefill && b.Fail == nil {
+	if from == RolePrefill && b.Fail == nil && !mutant.Off(mutant.OutputRole) {
 		return fmt.Errorf("%w: a prefill node's output can only be a failure", ErrMessage)
 	}
 	return nil

@@ -30,7 +30,9 @@ const benchWindow = transfer.WindowBytes
 const benchLimit = 2 * time.Minute
 
 // TransferResult is one way of moving KV from one node to another, all ends
-// and the server in one process, over TCP on loopback.
+// and the server in one process, over TCP on loopback. "embedded" is "sealed" with the server on the
+// decode node's side, as `bulkhead decode --kv-server embedded` runs it: the bytes cross one socket instead of
+// two. "local" is "sealed" without sockets, as `bulkhead up` runs it.
 type TransferResult struct {
 	Way     string  `json:"way"`
 	Payload int     `json:"payload_bytes"`
@@ -44,7 +46,7 @@ type TransferResult struct {
 // JetStream, and the product's own path: sealed, published within the window,
 // verified, opened into staging, and copied into a zeroed, tagged page.
 func BenchTransfer(ctx context.Context, payload int, total int64, pages func(kernels.PageLayout, int) (kernels.Pages, error)) ([]TransferResult, error) {
-	b := &transferBench{payload: payload, count: max(int(total/int64(payload)), 16)}
+	b := &transferBench{payload: payload, count: max(int(total/int64(payload)), 16), news: make(chan struct{}, 1)}
 	if err := b.setUp(ctx, pages); err != nil {
 		return nil, err
 	}
@@ -54,7 +56,10 @@ func BenchTransfer(ctx context.Context, payload int, total int64, pages func(ker
 		name string
 		path func() (*path, error)
 	}{
-		{"tcp", b.tcp}, {"core", b.core}, {"jetstream", b.jetstream}, {"sealed", b.sealed},
+		{"tcp", b.tcp}, {"core", b.core}, {"jetstream", b.jetstream},
+		{"sealed", func() (*path, error) { return b.sealed(b.prefill, b.prefill.Conn, b.decode.Peer) }},
+		{"embedded", func() (*path, error) { return b.sealed(b.prefill, b.kvLink, b.kvServer.Peer()) }},
+		{"local", func() (*path, error) { return b.sealed(b.localPrefill, b.localPrefill.Conn, b.localDecode.Peer) }},
 	} {
 		r, err := b.measure(ctx, way.name, way.path)
 		if err != nil {
@@ -79,14 +84,40 @@ type transferBench struct {
 	prefill, decode *Joined
 	router          *Joined
 	pages           kernels.Pages
+	lives           []uint32 // of each page so far
 	layout          kernels.PageLayout
 	plain           []byte
 
-	got atomic.Int64
-	bad atomic.Pointer[error]
+	// As prefill and decode, without a socket.
+	localPrefill, localDecode *Joined
+
+	kvServer *KVServer        // of decode
+	kvLink   *transfer.KVLink // of prefill to it
+
+	got  atomic.Int64
+	bad  atomic.Pointer[error]
+	news chan struct{} // size 1: got or bad has changed
+
+	stalled <-chan time.Time // fires when the way in measurement has had its time
 }
 
-func (b *transferBench) fail(err error) { b.bad.CompareAndSwap(nil, &err) }
+func (b *transferBench) fail(err error) {
+	b.bad.CompareAndSwap(nil, &err)
+	b.tell()
+}
+
+// arrived counts a message at the other end.
+func (b *transferBench) arrived() {
+	b.got.Add(1)
+	b.tell()
+}
+
+func (b *transferBench) tell() {
+	select {
+	case b.news <- struct{}{}:
+	default:
+	}
+}
 
 func (b *transferBench) setUp(ctx context.Context, pages func(kernels.PageLayout, int) (kernels.Pages, error)) (err error) {
 	// One layer of one block is one frame.
@@ -102,6 +133,7 @@ func (b *transferBench) setUp(ctx context.Context, pages func(kernels.PageLayout
 	if b.pages, err = pages(b.layout, b.pool); err != nil {
 		return err
 	}
+	b.lives = make([]uint32, b.pool)
 	keys, err := identity.NewMemory("bench")
 	if err != nil {
 		return err
@@ -113,22 +145,39 @@ func (b *transferBench) setUp(ctx context.Context, pages func(kernels.PageLayout
 		return err
 	}
 	for _, n := range []struct {
-		role string
-		at   **Joined
-	}{{identity.Prefill, &b.prefill}, {identity.Decode, &b.decode}, {identity.Router, &b.router}} {
+		role  string
+		local *NATS
+		at    **Joined
+	}{
+		{identity.Prefill, nil, &b.prefill}, {identity.Decode, nil, &b.decode}, {identity.Router, nil, &b.router},
+		{identity.Prefill, b.nats, &b.localPrefill}, {identity.Decode, b.nats, &b.localDecode},
+	} {
 		m, err := keys.Minter(n.role)
 		if err != nil {
 			return err
 		}
-		if *n.at, err = (Join{Minter: m, Name: n.role, URL: b.nats.ClientURL(), Log: slog.New(slog.DiscardHandler)}).Connect(ctx); err != nil {
+		if *n.at, err = (Join{Minter: m, Name: n.role, URL: b.nats.ClientURL(), Server: n.local, Log: slog.New(slog.DiscardHandler)}).Connect(ctx); err != nil {
 			return err
 		}
+	}
+	if b.kvServer, err = StartKVServer(ctx, KVServerConfig{Node: b.decode, MaxBytes: 4 * benchWindow}); err != nil {
+		return err
+	}
+	at := transfer.Announce{Node: b.decode.Node.Name, Epoch: b.decode.Node.Epoch, KVURL: b.kvServer.URL()}
+	if b.kvLink, err = b.prefill.Peer.LinkKV(ctx, at); err != nil {
+		return err
 	}
 	return b.router.Conn.EnsureKV(ctx, b.decode.Node.Name, 4*benchWindow)
 }
 
 func (b *transferBench) close() {
-	for _, j := range []*Joined{b.prefill, b.decode, b.router} {
+	if b.kvLink != nil {
+		<-b.kvLink.Close()
+	}
+	if b.kvServer != nil {
+		b.kvServer.Close()
+	}
+	for _, j := range []*Joined{b.prefill, b.decode, b.router, b.localPrefill, b.localDecode} {
 		if j != nil {
 			j.Conn.Close()
 		}
@@ -141,6 +190,7 @@ func (b *transferBench) close() {
 func (b *transferBench) measure(ctx context.Context, name string, make_ func() (*path, error)) (TransferResult, error) {
 	r := TransferResult{Way: name, Payload: b.payload}
 	b.got.Store(0)
+	b.stalled = time.After(benchLimit)
 	p, err := make_()
 	if err != nil {
 		return r, err
@@ -188,17 +238,17 @@ func (b *transferBench) sendAndWait(ctx context.Context, p *path, i int, n int64
 
 // waitFor returns when n messages have arrived.
 func (b *transferBench) waitFor(ctx context.Context, n int64) error {
-	for end := time.Now().Add(benchLimit); b.got.Load() < n; {
-		if e := b.bad.Load(); e != nil {
-			return *e
-		}
-		if ctx.Err() != nil {
+	for b.got.Load() < n {
+		select {
+		case <-b.news:
+			if e := b.bad.Load(); e != nil {
+				return *e
+			}
+		case <-ctx.Done():
 			return ctx.Err()
-		}
-		if time.Now().After(end) {
+		case <-b.stalled:
 			return fmt.Errorf("%d of %d messages after %s", b.got.Load(), n, benchLimit)
 		}
-		time.Sleep(20 * time.Microsecond)
 	}
 	return nil
 }
@@ -232,7 +282,7 @@ func (b *transferBench) tcp() (*path, error) {
 			if _, err := io.ReadFull(in, buf); err != nil {
 				return // closed
 			}
-			b.got.Add(1)
+			b.arrived()
 		}
 	})
 	return &path{
@@ -247,7 +297,7 @@ func (b *transferBench) core() (*path, error) {
 		if len(m.Data) != b.payload {
 			b.fail(fmt.Errorf("message of %d bytes", len(m.Data)))
 		}
-		b.got.Add(1)
+		b.arrived()
 	})
 	if err != nil {
 		return nil, err
@@ -260,25 +310,30 @@ func (b *transferBench) kvSubject(token transfer.Hash) transfer.KVSubject {
 	return transfer.KVSubject{Decode: b.decode.Node.Name, Attempt: 1, Token: transfer.Fingerprint(token)}
 }
 
-func (b *transferBench) publish(subject string, data []byte) error {
-	return b.prefill.Conn.PublishKV(subject, data, func(err error) {
+// publisher is a bus, or a link to a KV server.
+type publisher interface {
+	PublishKV(subject string, data []byte, done func(error)) error
+}
+
+func (b *transferBench) publish(to publisher, subject string, data []byte) error {
+	return to.PublishKV(subject, data, func(err error) {
 		if err != nil {
 			b.fail(err)
 		}
 	})
 }
 
-func (b *transferBench) consume(handle func(transfer.KVMsg) error) (stop func(), err error) {
+func (b *transferBench) consume(at *transfer.Peer, handle func(transfer.KVMsg) error) (stop func(), err error) {
 	ready := make(chan struct{})
 	var once sync.Once
-	stop, err = b.decode.Peer.ConsumeKV(func(m transfer.KVMsg) {
+	stop, err = at.ConsumeKV(func(m transfer.KVMsg) {
 		if err := handle(m); err != nil {
 			b.fail(err)
 			m.Term()
 			return
 		}
 		m.Ack()
-		b.got.Add(1)
+		b.arrived()
 	}, func(ok bool) {
 		if ok {
 			once.Do(func() { close(ready) })
@@ -298,7 +353,7 @@ func (b *transferBench) consume(handle func(transfer.KVMsg) error) (stop func(),
 
 func (b *transferBench) jetstream() (*path, error) {
 	subject := b.kvSubject(transfer.Hash{1}).String()
-	stop, err := b.consume(func(m transfer.KVMsg) error {
+	stop, err := b.consume(b.decode.Peer, func(m transfer.KVMsg) error {
 		if len(m.Data) != b.payload {
 			return fmt.Errorf("message of %d bytes", len(m.Data))
 		}
@@ -307,11 +362,11 @@ func (b *transferBench) jetstream() (*path, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &path{send: func(int) error { return b.publish(subject, b.plain) }, close: stop}, nil
+	return &path{send: func(int) error { return b.publish(b.prefill.Conn, subject, b.plain) }, close: stop}, nil
 }
 
 // sealed is the product's own path, with the checks of decode's receiver.
-func (b *transferBench) sealed() (*path, error) {
+func (b *transferBench) sealed(prefill *Joined, to publisher, decode *transfer.Peer) (*path, error) {
 	key, err := seal.NewKey()
 	if err != nil {
 		return nil, err
@@ -331,22 +386,24 @@ func (b *transferBench) sealed() (*path, error) {
 	}
 	grant := &transfer.Grant{
 		Hash:   token,
-		Claims: tenant.Claims{Attempt: 1, Prefill: b.prefill.Node.Name, Decode: b.decode.Node.Name, DecodeEpoch: b.decode.Node.Epoch},
+		Claims: tenant.Claims{Attempt: 1, Prefill: prefill.Node.Name, Decode: decode.Name(), DecodeEpoch: decode.Epoch()},
 		Prefix: make([][32]byte, plan.Blocks()),
 	}
 	// take is the page of block i with its life before: zeroed, tagged anew.
 	take := func(i int) kernels.Entry {
-		e := kernels.Entry{Page: kernels.PageID(i % b.pool), Owner: 1, Generation: uint32(i/b.pool) + 1}
-		if i >= b.pool {
-			b.pages.Scrub(e.Page)
+		p := i % b.pool
+		if b.lives[p] > 0 {
+			b.pages.Scrub(kernels.PageID(p))
 		}
+		b.lives[p]++
+		e := kernels.Entry{Page: kernels.PageID(p), Owner: 1, Generation: b.lives[p]}
 		b.pages.Claim(e.Page, kernels.Tag{Owner: e.Owner, Generation: e.Generation, Index: uint32(i)})
 		return e
 	}
 	staging := make([]byte, 0, seal.MaxPayload)
 	chain := seal.NewChain()
-	stop, err := b.consume(func(m transfer.KVMsg) error {
-		msg, err := b.decode.Peer.ParseKVMessage(m)
+	stop, err := b.consume(decode, func(m transfer.KVMsg) error {
+		msg, err := decode.ParseKVMessage(m)
 		if err != nil {
 			return err
 		}
@@ -354,7 +411,7 @@ func (b *transferBench) sealed() (*path, error) {
 		if err != nil {
 			return err
 		}
-		if h != grant.Header(plan, int(h.Seq), b.prefill.Node.Epoch) {
+		if h != grant.Header(plan, int(h.Seq), prefill.Node.Epoch) {
 			return errors.New("unexpected header")
 		}
 		if err := chain.Add(msg.Frame); err != nil {
@@ -374,11 +431,11 @@ func (b *transferBench) sealed() (*path, error) {
 	frame := make([]byte, 0, seal.MaxFrame)
 	return &path{
 		send: func(i int) error {
-			sealed, err := sender.SealFrame(frame[:0], grant.Header(plan, i, b.prefill.Node.Epoch), b.plain)
+			sealed, err := sender.SealFrame(frame[:0], grant.Header(plan, i, prefill.Node.Epoch), b.plain)
 			if err != nil {
 				return err
 			}
-			return b.publish(subject, sealed)
+			return b.publish(to, subject, sealed)
 		},
 		close: stop,
 	}, nil

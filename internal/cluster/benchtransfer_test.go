@@ -16,8 +16,8 @@ func TestBenchTransfer(t *testing.T) {
 	defer b.Close()
 	r, err := cluster.BenchTransfer(context.Background(), 256<<10, benchBytes, b.NewPages)
 	must(t, err)
-	if len(r) != 4 {
-		t.Fatalf("%d ways, want 4", len(r))
+	if len(r) != 6 {
+		t.Fatalf("%d ways, want 6", len(r))
 	}
 	for _, w := range r {
 		if w.GBs <= 0 || w.P50 <= 0 || w.P99 < w.P50 {

@@ -18,6 +18,7 @@ import (
 	"bulkhead/internal/sample"
 	"bulkhead/kernels"
 	"bulkhead/prefill"
+	"bulkhead/transfer"
 )
 
 // gate lets the steps of an engine through one by one, so that "mid-prefill"
@@ -279,4 +280,35 @@ func (s *site) busyDecode() string {
 	}
 	s.t.Fatal("no decode node has the request")
 	return ""
+}
+
+// goal: a cancellation that overtakes its job leaves nothing behind: the job is refused when it
+// comes, since nobody would cancel it again and its pages would be held until its deadline. method: the test
+// is the router, and sends them in that order.
+func TestCancelBeforeJob(t *testing.T) {
+	w := newWorld(t)
+	pn, dn := w.prefill("p1", 4096), w.decode("d1", 8192)
+	d := w.driver("r1")
+	p, q := d.pair("p1", "d1")
+	prompt, params := tokens(200), sample.Params{MaxNew: 4}
+	for _, to := range []transfer.Announce{q, p} {
+		x := d.grant(p, q, prompt, params)
+		must(t, d.SendCancel(within(t), to.Node, transfer.Cancel{TokenHash: x.hash, Reason: transfer.ReasonCancelled}))
+		var no *transfer.Rejected
+		if _, err := d.SubmitJob(within(t), to, x.job); !errors.As(err, &no) || no.Reason != transfer.ReasonCancelled {
+			t.Errorf("%s: the job behind its cancellation: %v, want %s", to.Node, err, transfer.ReasonCancelled)
+		}
+	}
+	if !idle(pn.Stats()) || !idle(dn.Stats()) {
+		t.Errorf("pages are held: %+v, %+v", pn.Stats(), dn.Stats())
+	}
+	// A router that has seen the hash of another's job cannot end it beforehand.
+	x, other := d.grant(p, q, prompt, params), w.driver("r2")
+	for _, to := range []transfer.Announce{q, p} {
+		must(t, other.SendCancel(within(t), to.Node, transfer.Cancel{TokenHash: x.hash, Reason: transfer.ReasonCancelled}))
+	}
+	must(t, d.submit(x))
+	if a, err := d.wait(x); err != nil || a.finish == nil {
+		t.Errorf("another attempt: %+v, %v", a, err)
+	}
 }

@@ -3,5 +3,7 @@
 // `bulkhead up` and for tests: the same code, protocol and checks as over
 // many machines.
 //
+// [StartKVServer] runs a decode node's own KV server beside it, for `bulkhead decode --kv-server embedded`.
+//
 // It is the only package that imports nats-server.
 package cluster

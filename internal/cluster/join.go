@@ -55,7 +55,7 @@ func (j Join) Connect(ctx context.Context) (*Joined, error) {
 	}
 	peer := transfer.NewPeer(transfer.Options{
 		Bus: conn, Node: node, Authority: node.Authority(), Cluster: node.Authority().Cluster(),
-		Log: j.Log, Counters: j.Counters,
+		Log: j.Log, Counters: j.Counters, Loopback: conn.Loopback(),
 	})
 	return &Joined{Node: node, Peer: peer, Conn: conn}, nil
 }

@@ -17,7 +17,7 @@ const (
 )
 
 // Keeper makes the KV stream of every decode node that announces itself
-// without one, and removes the streams of those that are gone. It runs beside
+// without one and has no server of its own, and removes the streams of those that are gone. It runs beside
 // a router, the one role with rights over streams. Several may run at a time:
 // each call is idempotent.
 type Keeper struct {
@@ -43,6 +43,9 @@ func (k Keeper) Run(ctx context.Context) {
 	for {
 		now := time.Now()
 		for _, a := range k.Dir.List(transfer.RoleDecode) {
+			if a.KVURL != "" {
+				continue // it keeps its stream itself
+			}
 			seen[a.Node] = now
 			if a.Ready || now.Sub(made[a.Node]) < keepEvery {
 				continue

@@ -15,6 +15,7 @@ import (
 	"bulkhead/internal/cluster"
 	"bulkhead/internal/identity"
 	"bulkhead/internal/sample"
+	"bulkhead/internal/tenant"
 	"bulkhead/transfer"
 	"bulkhead/transfer/bustest"
 	"bulkhead/transfer/seal"
@@ -172,7 +173,7 @@ func TestJobRoundTrip(t *testing.T) {
 		t.Fatalf("accept %+v", a)
 	}
 	back := recv(t, got)
-	if back.Token != j.Token || len(back.Prompt) != 4 || back.Prompt[3] != 128000 || back.Params.LogitBias[0].Bias != 0.5 || !back.Deadline.Equal(j.Deadline) || back.ReplyKey != j.ReplyKey {
+	if back.Token != j.Token || len(back.Prompt) != 4 || back.Prompt[3] != 128000 || back.Params.LogitBias[0].Bias != 0.5 || !back.Deadline.Equal(j.Deadline) || back.ReplyKey != tenant.ReplyKey(j.ReplyKey, string(d.announcement().Role)) {
 		t.Fatalf("job arrived as %+v", back)
 	}
 }

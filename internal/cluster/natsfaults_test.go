@@ -16,6 +16,7 @@ import (
 	"bulkhead/internal/cluster"
 	"bulkhead/internal/identity"
 	"bulkhead/internal/sample"
+	"bulkhead/internal/tenant"
 	"bulkhead/transfer"
 )
 
@@ -197,7 +198,9 @@ func TestOutputOverNATS(t *testing.T) {
 	stop, err := r.ReceiveOutput(j.Reply, j.ReplyKey, hash, func(_ transfer.Role, b transfer.OutputBody) { got <- b.Tokens[0].ID }, func(err error) { broken <- err })
 	must(t, err)
 	defer stop()
-	out := d.NewOutput(j, hash)
+	sent := j
+	sent.ReplyKey = tenant.ReplyKey(j.ReplyKey, "decode") // as the node gets it
+	out := d.NewOutput(sent, hash)
 	for i := range int32(500) {
 		must(t, out.Send(transfer.OutputBody{Tokens: []sample.Token{{ID: i}}}))
 	}

@@ -29,13 +29,15 @@ type NATSConfig struct {
 	// NoListen keeps the server off the network: only in-process connections.
 	NoListen bool
 	Log      *slog.Logger // nil: silent
+
+	gate *kvGate // of a decode node's KV server, instead of Auth
 }
 
 // natsStart is how long the server may take to be ready.
 const natsStart = 20 * time.Second
 
 // NATS is an embedded nats-server in operator mode: it lets in who shows a JWT
-// that the account vouches for, with the rights of that JWT's role.
+// that the account vouches for, with the rights of that JWT's role; or a decode node's KV server.
 type NATS struct {
 	s *server.Server
 }
@@ -72,7 +74,7 @@ func StartNATS(cfg NATSConfig) (*NATS, error) {
 	return &NATS{s: s}, nil
 }
 
-func natsOptions(cfg NATSConfig) (*server.Options, error) {
+func natsOptions(cfg NATSConfig) (_ *server.Options, err error) {
 	if cfg.Name == "" {
 		cfg.Name = "bulkhead"
 	}
@@ -91,27 +93,13 @@ func natsOptions(cfg NATSConfig) (*server.Options, error) {
 	if cfg.StoreDir == "" {
 		return nil, errors.New("cluster: nats-server needs a store directory")
 	}
-	operators, err := cfg.Auth.Operators()
-	if err != nil {
-		return nil, fmt.Errorf("cluster: nats-server: %w", err)
-	}
-	resolver := &server.MemAccResolver{}
-	for key, jwt := range map[string]string{cfg.Auth.Account: cfg.Auth.AccountJWT, cfg.Auth.System: cfg.Auth.SystemJWT} {
-		if err := resolver.Store(key, jwt); err != nil {
-			return nil, fmt.Errorf("cluster: nats-server: account: %w", err)
-		}
-	}
-	return &server.Options{
+	opts := &server.Options{
 		ServerName: cfg.Name,
 		Host:       cfg.Host,
 		Port:       cfg.Port,
 		DontListen: cfg.NoListen,
 		NoSigs:     true, // signals are the program's, not the server's
 		NoLog:      cfg.Log == nil,
-
-		TrustedOperators: operators,
-		AccountResolver:  resolver,
-		SystemAccount:    cfg.Auth.System,
 
 		JetStream:          true,
 		StoreDir:           cfg.StoreDir,
@@ -122,7 +110,23 @@ func natsOptions(cfg NATSConfig) (*server.Options, error) {
 		// A decode node that is slow for a moment must not be cut off with a
 		// window's worth of frames waiting for it.
 		MaxPending: 256 << 20,
-	}, nil
+	}
+	if cfg.gate != nil {
+		opts.CustomClientAuthentication, opts.AlwaysEnableNonce = cfg.gate, true
+		opts.MaxConn = kvConns
+		return opts, nil
+	}
+	if opts.TrustedOperators, err = cfg.Auth.Operators(); err != nil {
+		return nil, fmt.Errorf("cluster: nats-server: %w", err)
+	}
+	resolver := &server.MemAccResolver{}
+	for key, jwt := range map[string]string{cfg.Auth.Account: cfg.Auth.AccountJWT, cfg.Auth.System: cfg.Auth.SystemJWT} {
+		if err := resolver.Store(key, jwt); err != nil {
+			return nil, fmt.Errorf("cluster: nats-server: account: %w", err)
+		}
+	}
+	opts.AccountResolver, opts.SystemAccount = resolver, cfg.Auth.System
+	return opts, nil
 }
 
 // ClientURL is where clients connect.

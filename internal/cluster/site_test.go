@@ -197,7 +197,7 @@ func tenants(t *testing.T) *tenant.Registry {
 func (s *site) join(role identity.Role, name string) *cluster.Joined {
 	s.t.Helper()
 	j := s.w.join(role, name)
-	j.Peer = transfer.NewPeer(transfer.Options{Bus: spy{j.Conn, s.sent}, Node: j.Node, Authority: j.Node.Authority(), Cluster: j.Node.Authority().Cluster(), Log: testLog()})
+	j.Peer = transfer.NewPeer(transfer.Options{Bus: spy{j.Conn, s.sent}, Node: j.Node, Authority: j.Node.Authority(), Cluster: j.Node.Authority().Cluster(), Log: testLog(), Loopback: true})
 	s.joined[name] = j
 	return j
 }

@@ -19,10 +19,10 @@ import (
 )
 
 // build makes the binary as a release does.
-func build(t *testing.T) string {
+func build(t *testing.T, flags ...string) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "bulkhead")
-	cmd := exec.Command("go", "build", "-o", bin, "bulkhead")
+	cmd := exec.Command("go", append(append([]string{"build", "-o", bin}, flags...), "bulkhead")...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
@@ -124,6 +124,9 @@ func TestProcesses(t *testing.T) {
 		must(t, err)
 		if !bytes.Contains(b, []byte("bulkhead kv prefix 1")) || !bytes.HasPrefix([]byte(mutant.PageOwner), []byte("mutant:")) {
 			t.Fatal("texts are not found in the binary in this way")
+		}
+		if bytes.Contains(b, []byte("noisolation: this build")) {
+			t.Error("a release binary is the bench build without isolation")
 		}
 		if i := bytes.Index(b, []byte("mutant:")); i >= 0 {
 			t.Errorf("a release binary names a switch: %q", b[i:min(len(b), i+40)])

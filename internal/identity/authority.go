@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
 
+	"bulkhead/internal/mutant"
 	"bulkhead/internal/tenant"
 )
 
@@ -138,7 +139,7 @@ func (a *Authority) verify(userJWT string) (verified, error) {
 		return verified{}, ErrJWT // the library's words may repeat the input
 	}
 	role, ok := a.roles[uc.Issuer]
-	if !ok || uc.IssuerAccount != a.account {
+	if (!ok || uc.IssuerAccount != a.account) && !mutant.Off(mutant.IdentityIssuer) {
 		return verified{}, ErrIssuer
 	}
 	if uc.Version != 2 || !uc.HasEmptyPermissions() {
@@ -167,10 +168,10 @@ func (a *Authority) verify(userJWT string) (verified, error) {
 }
 
 func (v verified) checkTime(now time.Time) error {
-	if v.issued.After(now.Add(MaxSkew)) {
+	if v.issued.After(now.Add(MaxSkew)) && !mutant.Off(mutant.IdentityIssued) {
 		return fmt.Errorf("%w: valid from %s, this node's clock says %s", ErrFuture, stamp(v.issued), stamp(now))
 	}
-	if !v.peer.Expires.After(now.Add(-MaxSkew)) {
+	if !v.peer.Expires.After(now.Add(-MaxSkew)) && !mutant.Off(mutant.IdentityExpiry) {
 		return fmt.Errorf("%w: at %s, this node's clock says %s", ErrExpired, stamp(v.peer.Expires), stamp(now))
 	}
 	return nil

@@ -39,6 +39,9 @@
 // whose bytes a hostile broker may choose: [Node.NATSSign] therefore signs only
 // what cannot be the start of such an encoding, nor of a PASETO token.
 //
+// At a decode node's own KV server a node logs in with such a statement, of kind "kv login", to the
+// server's name and boot, over its challenge: see [KVLogin].
+//
 // # Promises
 //
 // A JWT is believed only if it was signed by a scoped key of this account, has

@@ -3,6 +3,7 @@ package kv
 import (
 	"fmt"
 
+	"bulkhead/internal/mutant"
 	"bulkhead/kernels"
 )
 
@@ -81,6 +82,9 @@ func (p *Pool) quarantine(id kernels.PageID, reason string) {
 // filled compares a page with its entry and with the count of slots that every
 // layer must hold, no more and no less.
 func (p *Pool) filled(e kernels.Entry, index, want int) error {
+	if mutant.Bare {
+		return nil
+	}
 	if err := kernels.CheckEntry(e, index, p.pages.Tag(e.Page)); err != nil {
 		return &IncompleteError{Page: e.Page, Block: index, Layer: -1, Err: err}
 	}

@@ -40,6 +40,7 @@ import (
 	"fmt"
 	"sync"
 
+	"bulkhead/internal/mutant"
 	"bulkhead/kernels"
 )
 
@@ -197,7 +198,7 @@ func (p *Pool) reserve(t *Table) error {
 	if t.tokens < 1 {
 		return fmt.Errorf("%w: reservation of %d tokens", ErrLease, t.tokens)
 	}
-	if t.tokens > p.capacity {
+	if t.tokens > p.capacity && !mutant.Off(mutant.PoolCapacity) {
 		return &TooLongError{Limit: p.capacity, Value: t.tokens}
 	}
 	scrub, err := p.enter(t)
@@ -231,7 +232,7 @@ func (p *Pool) enter(t *Table) (scrub []kernels.PageID, err error) {
 		p.mu.Lock()
 		hits, ok = p.lookup(t.prefix)
 	}
-	if _, held := p.leases[t.lease]; held {
+	if _, held := p.leases[t.lease]; held && !mutant.Off(mutant.LeaseHeld) {
 		return nil, ErrLeaseHeld
 	}
 	need := pagesFor(t.tokens) - len(hits)

@@ -72,13 +72,13 @@ func (x *prefix) tokens(i int) []int32 {
 
 // matches reports whether b is what x expects as its block i.
 func (x *prefix) matches(b *block, i int) bool {
-	tenant := b.tenant == x.tenant && b.root == x.root || mutant.Off(mutant.PrefixTenant)
-	return tenant && b.index == i && slices.Equal(b.tokens, x.tokens(i))
+	tenant := b.tenant == x.tenant && b.root == x.root || mutant.Off(mutant.PrefixTenant) || mutant.Off(mutant.PrefixCompare)
+	return tenant && b.index == i && (slices.Equal(b.tokens, x.tokens(i)) || mutant.Off(mutant.PrefixTokens))
 }
 
 // chainStart is the key before the first block.
 func chainStart(tenant string, root [32]byte) chainKey {
-	if mutant.Off(mutant.PrefixTenant) {
+	if mutant.Off(mutant.PrefixTenant) || mutant.Off(mutant.PrefixRoot) {
 		tenant, root = "", [32]byte{}
 	}
 	h := sha256.New()
@@ -92,6 +92,9 @@ func chainStart(tenant string, root [32]byte) chainKey {
 func chainNext(parent chainKey, tokens []int32) chainKey {
 	var buf [sha256.Size + 4*kernels.BlockTokens]byte
 	b := append(buf[:0], parent[:]...)
+	if mutant.Off(mutant.PrefixChain) {
+		tokens = nil
+	}
 	for _, t := range tokens {
 		b = binary.LittleEndian.AppendUint32(b, uint32(t))
 	}
@@ -111,7 +114,7 @@ func (p *Pool) lookup(x *prefix) (hits []*block, ok bool) {
 		if b == nil {
 			break
 		}
-		if !x.matches(b, i) || p.filled(b.entry, i, kernels.BlockTokens) != nil {
+		if !x.matches(b, i) || p.filled(b.entry, i, kernels.BlockTokens) != nil && !mutant.Off(mutant.PrefixFilled) {
 			b.condemned = "prefix cache: block is not what its key says"
 			p.counters.integrityFaults++
 			return nil, false
@@ -138,13 +141,13 @@ func (t *Table) Publish() error {
 		return ErrEnded
 	case t.prefix == nil:
 		return fmt.Errorf("%w: publish without a prefix", ErrState)
-	case t.stage != stateReady:
+	case t.stage != stateReady && !mutant.Off(mutant.PublishReady):
 		return fmt.Errorf("%w: publish after %v", ErrState, t.stage)
 	case t.writers > 0:
 		return ErrWriterLive
 	}
 	for i := t.cached; i < t.prefix.full(); i++ {
-		if err := p.filled(t.entries[i], i, kernels.BlockTokens); err != nil {
+		if err := p.filled(t.entries[i], i, kernels.BlockTokens); err != nil && !mutant.Off(mutant.PublishFilled) {
 			return err
 		}
 	}
@@ -232,7 +235,7 @@ func (p *Pool) unref(b *block) []kernels.PageID {
 
 // bury ends a detached block without readers. Caller holds mu.
 func (p *Pool) bury(b *block) []kernels.PageID {
-	if b.condemned != "" {
+	if b.condemned != "" && !mutant.Off(mutant.Quarantine) {
 		p.quarantine(b.entry.Page, b.condemned)
 		return nil
 	}

@@ -113,7 +113,7 @@ func (t *Table) MarkReady(tokens int) error {
 		return ErrEnded
 	case t.stage != stateFilling:
 		return fmt.Errorf("%w: ready after %v", ErrState, t.stage)
-	case t.writers > 0:
+	case t.writers > 0 && !mutant.Off(mutant.WriterLive):
 		return ErrWriterLive
 	case tokens < 1 || tokens > t.tokens:
 		return fmt.Errorf("%w: ready with %d tokens of %d", ErrState, tokens, t.tokens)
@@ -123,7 +123,7 @@ func (t *Table) MarkReady(tokens int) error {
 	}
 	for i, e := range t.entries {
 		want := min(max(tokens-i*kernels.BlockTokens, 0), kernels.BlockTokens)
-		if err := p.filled(e, i, want); err != nil {
+		if err := p.filled(e, i, want); err != nil && !mutant.Off(mutant.ReadyPages) {
 			return err
 		}
 	}
@@ -147,7 +147,7 @@ func (t *Table) Sound() error {
 // suspect finds a shared block that was condemned. Caller holds mu.
 func (t *Table) suspect() error {
 	for i, b := range t.blocks {
-		if b != nil && b.condemned != "" {
+		if b != nil && b.condemned != "" && !mutant.Off(mutant.Suspect) {
 			return fmt.Errorf("%w: block %d: %s", ErrSuspect, i, b.condemned)
 		}
 	}
@@ -190,7 +190,10 @@ func (t *Table) Quarantine(reason string) {
 			b.condemned = reason
 		}
 	}
-	dead := p.purge(nil)
+	var dead []kernels.PageID
+	if !mutant.Off(mutant.Purge) {
+		dead = p.purge(nil)
+	}
 	p.unlockAndRetire(append(dead, p.settle(t)...))
 }
 
@@ -210,6 +213,11 @@ func (p *Pool) setStage(t *Table, s state) {
 // quarantineOwn ends t with its own pages in quarantine. Caller holds mu.
 func (p *Pool) quarantineOwn(t *Table, reason string) {
 	if t.stage == stateQuarantined {
+		return
+	}
+	if mutant.Off(mutant.Quarantine) { // as if it had only been released
+		t.released = true
+		p.setStage(t, stateDirty)
 		return
 	}
 	t.stage = stateQuarantined

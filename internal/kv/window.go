@@ -1,6 +1,10 @@
 package kv
 
-import "fmt"
+import (
+	"fmt"
+
+	"bulkhead/internal/mutant"
+)
 
 // WindowError says that a node was told to advertise more than its pool holds.
 type WindowError struct{ Window, Capacity int } // tokens
@@ -18,7 +22,7 @@ func Window(window, capacity int, clamp bool) (int, error) {
 	switch {
 	case window < 1 || capacity < 1:
 		return 0, fmt.Errorf("kv: window of %d and capacity of %d tokens must both be positive", window, capacity)
-	case window <= capacity:
+	case window <= capacity || mutant.Off(mutant.NodeWindow):
 		return window, nil
 	case clamp:
 		return capacity, nil

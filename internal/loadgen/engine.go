@@ -1,5 +1,6 @@
 // Package loadgen measures. [BenchEngine] times the engine alone, without a cluster
-// around it; [BenchServe] loads any OpenAI-compatible server over HTTP, in an open or a
+// around it, and [BenchCases] the same case by case, as they are asked for;
+// [Stream] times the memory that decode waits for; [BenchServe] loads any OpenAI-compatible server over HTTP, in an open or a
 // closed loop, and reports what its clients see.
 package loadgen
 
@@ -78,7 +79,7 @@ func BenchEngine(ctx context.Context, c EngineConfig) (EngineResult, error) {
 	var prompt, gen, load []float64
 	var rss []int64
 	for range c.Repeat {
-		r, err := c.once(ctx)
+		r, err := c.fresh(ctx)
 		if err != nil {
 			return EngineResult{}, err
 		}
@@ -94,26 +95,40 @@ func median[T int64 | float64](x []T) T {
 	return x[(len(x)-1)/2]
 }
 
-// once loads, prefills, decodes, and frees everything again.
-func (c EngineConfig) once(ctx context.Context) (r EngineResult, err error) {
-	start := time.Now()
-	backend, err := c.NewBackend()
+// fresh loads, prefills, decodes, and frees everything again.
+func (c EngineConfig) fresh(ctx context.Context) (r EngineResult, err error) {
+	m, seconds, err := c.load()
 	if err != nil {
 		return r, err
 	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	r, err = c.once(ctx, m)
+	r.LoadS = seconds
+	return r, err
+}
+
+// load opens the model on a backend of its own, which the model closes, and times that.
+func (c EngineConfig) load() (*model.Model, float64, error) {
+	start := time.Now()
+	backend, err := c.NewBackend()
+	if err != nil {
+		return nil, 0, err
+	}
 	m, err := model.Open(c.Path, backend)
 	if err != nil {
-		return r, errors.Join(err, backend.Close())
+		return nil, 0, errors.Join(err, backend.Close())
 	}
-	defer func() { err = errors.Join(err, m.Close()) }()
-	r.LoadS = time.Since(start).Seconds()
+	return m, time.Since(start).Seconds(), nil
+}
 
+// once prefills and decodes, in pages of its own.
+func (c EngineConfig) once(ctx context.Context, m *model.Model) (r EngineResult, err error) {
 	run, err := c.newRun(m)
 	if err != nil {
 		return r, err
 	}
 	defer run.runner.Close()
-	start = time.Now()
+	start := time.Now()
 	if err := run.prefill(ctx, c); err != nil {
 		return r, err
 	}

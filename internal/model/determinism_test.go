@@ -10,8 +10,7 @@ import (
 )
 
 // deterministic are the models on which bitwise equality is tried: f32 and
-// quantised weights, both RoPE pairings, and more layers. They are loaded under the
-// rule for larger models, so that precise and rounded inputs both take part.
+// quantised weights, both RoPE pairings, and more layers.
 var deterministic = []string{"llama-gqa", "llama-q4_1", "qwen3", "tiny-chat"}
 
 // prompt lengths cross the border of a page; the last row decides.
@@ -36,7 +35,7 @@ func compare(t *testing.T, what string, got, want []float32) {
 func TestChunksThreadsPages(t *testing.T) {
 	for _, name := range deterministic {
 		t.Run(name, func(t *testing.T) {
-			one := openWith(t, name, cpu.Config{Threads: 1}, Spec.sensitive)
+			one := openWith(t, name, cpu.Config{Threads: 1}, true)
 			tokens := sequence(detLength, one.Spec().Vocab, 1)
 			want := alone(t, one, tokens)
 			compare(t, "self", want[0], want[0])
@@ -44,7 +43,7 @@ func TestChunksThreadsPages(t *testing.T) {
 				t.Fatal("two rows with the same logits: the model does not look at its input")
 			}
 			for _, threads := range []int{1, 2, 3} {
-				m := openWith(t, name, cpu.Config{Threads: threads}, Spec.sensitive)
+				m := openWith(t, name, cpu.Config{Threads: threads}, true)
 				pages := newPages(t, m, 5)
 				r := newRunner(t, m, detLength, 1)
 				for chunk := 1; chunk <= detLength; chunk += 1 + chunk/7 {
@@ -69,7 +68,7 @@ func TestChunksThreadsPages(t *testing.T) {
 func TestBatchMix(t *testing.T) {
 	for _, name := range deterministic {
 		t.Run(name, func(t *testing.T) {
-			m := openWith(t, name, cpu.Config{Threads: 2}, Spec.sensitive)
+			m := openWith(t, name, cpu.Config{Threads: 2}, true)
 			const n = 5
 			chunks := [n]int{1, 3, 17, 64, 29} // each sequence advances by its own chunk
 			var tokens [n][]int32
@@ -126,8 +125,8 @@ func TestBatchMix(t *testing.T) {
 func TestExportImport(t *testing.T) {
 	for _, name := range deterministic {
 		t.Run(name, func(t *testing.T) {
-			prefill := openWith(t, name, cpu.Config{Threads: 1}, Spec.sensitive)
-			decode := openWith(t, name, cpu.Config{Threads: 2}, Spec.sensitive)
+			prefill := openWith(t, name, cpu.Config{Threads: 1}, true)
+			decode := openWith(t, name, cpu.Config{Threads: 2}, true)
 			if prefill.Facts().Fingerprint != decode.Facts().Fingerprint {
 				t.Fatal("two nodes of one model have two fingerprints")
 			}
@@ -166,7 +165,7 @@ func TestExportImport(t *testing.T) {
 // One changed bit of one imported value must show: otherwise the tests above
 // could not fail. (Positive control.)
 func TestExportImportControl(t *testing.T) {
-	m := openWith(t, "llama-gqa", cpu.Config{Threads: 1}, Spec.sensitive)
+	m := openWith(t, "llama-gqa", cpu.Config{Threads: 1}, true)
 	tokens := sequence(10, m.Spec().Vocab, 4)
 	want := alone(t, m, tokens)
 	layout := m.Facts().Layout
@@ -193,7 +192,7 @@ func TestExportImportControl(t *testing.T) {
 // A sequence whose table names another's page, a freed page, an unwritten slot or
 // nonsense gets its own fault and no logits; its neighbours keep every bit.
 func TestFaultsAreTheSequencesOwn(t *testing.T) {
-	m := openWith(t, "tiny-chat", cpu.Config{Threads: 2}, Spec.sensitive)
+	m := openWith(t, "tiny-chat", cpu.Config{Threads: 2}, true)
 	tokens := sequence(detLength, m.Spec().Vocab, 2)
 	want := alone(t, m, tokens)
 	vocab := m.Spec().Vocab

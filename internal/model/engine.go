@@ -19,7 +19,7 @@ type Facts struct {
 	Name        string // general.name of the file, for people
 	Arch        string
 	Fingerprint [32]byte // everything that decides a logit: file, KV layout, kernels
-	File        [32]byte // SHA-256 of the whole model file
+	File        [32]byte // digest of the whole model file: SHA-256 of the SHA-256s of its 4 MiB pieces
 	Metadata    [32]byte // gguf.File.HeaderDigest: what a router without weights compares
 	Layout      kernels.PageLayout
 	Vocab       int

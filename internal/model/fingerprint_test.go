@@ -18,7 +18,7 @@ func TestFingerprint(t *testing.T) {
 	layout := kernels.PageLayout{Layers: 2, KVHeads: 3, HeadDim: 4}
 	info := kernels.Info{Name: "cpu", Tier: "generic", Version: 1, Threads: 8}
 	base := fingerprint(file, layout, info)
-	const want = "8b5e813e888e70f7fcae6b5cde9958daa46d8918ef0685a9c91e0fb4025df907" // of forwardVersion 2
+	const want = "8836e6046417d370f25ac471f539755e32a239de12ef50a2292c8f23bed6ecab" // of forwardVersion 3
 	if got := hex.EncodeToString(base[:]); got != want {
 		t.Errorf("fingerprint %s, want %s", got, want)
 	}

@@ -20,11 +20,10 @@ const (
 	tolerance = 1e-4
 	// transformers as it is: how far the roundings may move a logit. Measured:
 	// 2.8e-3 of the row's largest with f32 weights, where only K and V are
-	// rounded; with quantised ones, under the rule for larger models, 1.8e-2: these
-	// are narrow and shallow, and little averages out. As loaded, they are small
-	// models with precise inputs: 1e-3.
+	// rounded; with quantised ones 4.4e-2: these are narrow and shallow, little
+	// averages out, and few of their blocks are outliers.
 	toleranceF32       = 5e-3
-	toleranceQuantised = 3e-2
+	toleranceQuantised = 6e-2
 )
 
 type golden struct {
@@ -72,14 +71,12 @@ func TestGoldens(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(file), ".gguf")
 		t.Run(name, func(t *testing.T) {
 			g := readGolden(t, name)
-			never := func(Spec, int, string) bool { return false }
 			raw := toleranceF32
 			if strings.Contains(name, "q8_0") || strings.Contains(name, "q4_1") || name == "tiny-chat" {
 				raw = toleranceQuantised
 			}
-			g.check(t, "all rounded", openWith(t, name, cpu.Config{Threads: 1}, never), g.Logits, tolerance)
-			g.check(t, "larger models' rule", openWith(t, name, cpu.Config{Threads: 1}, Spec.sensitive), g.LogitsF32, raw)
-			g.check(t, "as loaded", openTest(t, name, cpu.Config{Threads: 1}), g.LogitsF32, toleranceF32)
+			g.check(t, "all rounded", openWith(t, name, cpu.Config{Threads: 1}, false), g.Logits, tolerance)
+			g.check(t, "as loaded", openTest(t, name, cpu.Config{Threads: 1}), g.LogitsF32, raw)
 		})
 	}
 }

@@ -11,11 +11,11 @@ import (
 // openTest loads a model of testdata on a CPU backend.
 func openTest(t testing.TB, name string, c cpu.Config) *Model {
 	t.Helper()
-	return openWith(t, name, c, Spec.precise)
+	return openWith(t, name, c, true)
 }
 
-// openWith is openTest with another rule of precision.
-func openWith(t testing.TB, name string, c cpu.Config, precise func(Spec, int, string) bool) *Model {
+// openWith is openTest with or without precise inputs.
+func openWith(t testing.TB, name string, c cpu.Config, precise bool) *Model {
 	t.Helper()
 	b, err := cpu.New(c)
 	if err != nil {

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -54,11 +53,11 @@ func Open(path string, backend kernels.Backend) (*Model, error) {
 // afterwards, and its pages are dropped from resident memory. From success on the
 // Model owns backend and closes it. The error is a *SpecError or a *TensorError.
 func Load(f *gguf.File, backend kernels.Backend) (*Model, error) {
-	return load(f, backend, Spec.precise)
+	return load(f, backend, true)
 }
 
-// load is Load with a rule for which matrices get precise inputs.
-func load(f *gguf.File, backend kernels.Backend, precise func(s Spec, layer int, name string) bool) (*Model, error) {
+// load is Load where precise is true (precision.go).
+func load(f *gguf.File, backend kernels.Backend, precise bool) (*Model, error) {
 	spec, err := ReadSpec(f)
 	if err != nil {
 		return nil, err
@@ -66,12 +65,12 @@ func load(f *gguf.File, backend kernels.Backend, precise func(s Spec, layer int,
 	if err := checkTensors(f, spec); err != nil {
 		return nil, err
 	}
-	digest := make(chan [sha256.Size]byte, 1)
+	digest := make(chan [digestBytes]byte, 1)
 	data := f.Data() // until Close; the receive below comes first on every path
-	go func() { digest <- sha256.Sum256(data) }()
+	go func() { digest <- fileDigest(data) }()
 
 	m := &Model{spec: spec, backend: backend, scale: float32(1 / math.Sqrt(float64(spec.HeadDim)))}
-	err = m.loadWeights(&loader{f: f, b: backend, precise: func(layer int, name string) bool { return precise(spec, layer, name) }})
+	err = m.loadWeights(&loader{f: f, b: backend, precise: precise})
 	file := <-digest
 	print := fingerprint(file, spec.Layout(), backend.Info())
 	if err != nil {
@@ -122,7 +121,7 @@ type loader struct {
 	b   kernels.Backend
 	err error
 
-	precise func(layer int, name string) bool
+	precise bool // whether matrices get precise inputs
 }
 
 func (l *loader) has(name string) bool {
@@ -149,7 +148,7 @@ func (l *loader) matrix(layer int, name string) kernels.Matrix {
 		return nil
 	}
 	load := l.b.LoadMatrix
-	if l.precise(layer, name) {
+	if l.precise {
 		load = l.b.LoadPrecise
 	}
 	w, err := load(t.Type, t.Dims[1], t.Dims[0], t.Data)

@@ -116,7 +116,7 @@ func TestSmolLM2Golden(t *testing.T) {
 	if share < agreeMin {
 		t.Errorf("%.2f %% agree, want at least %.0f %%", 100*share, 100*agreeMin)
 	}
-	const meanMax = 0.005 // measured 0.0005; inputs rounded to 8 bits give 0.03
+	const meanMax = 0.025 // measured 0.017; inputs without precise outliers give 0.034
 	if !(mean <= meanMax) {
 		t.Errorf("mean absolute logprob difference %.4f, want at most %.3f", mean, meanMax)
 	}
@@ -159,6 +159,87 @@ func TestSmolLM2Deterministic(t *testing.T) {
 		}
 		if pos += n; want[pos-1] != nil {
 			compare(t, fmt.Sprintf("row %d", pos-1), outs[1].Logits, want[pos-1])
+		}
+	}
+}
+
+// Goal: the bits of the real model do not depend on load, over all sizes that a
+// server uses. Method: a prompt of 530 tokens in chunks of 1 at the end and up to 512, by one
+// thread and by all; then 64 sequences of different lengths and ages in one step, in
+// another order each time, against each alone.
+func TestSmolLM2AnyLoad(t *testing.T) {
+	m := openSmolLM2(t)
+	vocab := m.Spec().Vocab
+	const length = 530
+	tokens := sequence(length, vocab, 5)
+	table := func(p kernels.Pages, owner kernels.Owner, first, pages int) []kernels.Entry {
+		ids := make([]kernels.PageID, pages)
+		for i := range ids {
+			ids[i] = kernels.PageID(first + i)
+		}
+		return claim(p, owner, ids...)
+	}
+	const perPrompt = (length + kernels.BlockTokens - 1) / kernels.BlockTokens
+	prompt := func(m *Model, chunks ...int) []float32 {
+		p := newPages(t, m, perPrompt)
+		return run(t, newRunner(t, m, 512, 1), p, table(p, 1, 0, perPrompt), tokens, chunks...)[length-1]
+	}
+	want := prompt(m, 512)
+	for _, chunks := range [][]int{{333}, {64}, {17}, {500, 1}, {1, 2, 3, 300, 5, 100}} {
+		compare(t, fmt.Sprint("chunks of ", chunks), prompt(m, chunks...), want)
+	}
+	one, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone, err := Open(smollm2Path, one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alone.Close()
+	compare(t, "one thread", prompt(alone, 450), want)
+
+	const batch = 64
+	p := newPages(t, m, 2*batch)
+	r := newRunner(t, m, 2048, batch)
+	single := newPages(t, alone, 2)
+	rs := newRunner(t, alone, 64, 1)
+	seqs := make([]Seq, batch)
+	pos, ends := make([]int, batch), make([][]float32, batch)
+	all := make([][]int32, batch)
+	for i := range seqs {
+		all[i] = sequence(1+i*37%70, vocab, 100+i)
+		ends[i] = run(t, rs, single, table(single, kernels.Owner(i+1), 0, 2), all[i], 64)[len(all[i])-1]
+		single.Scrub(0)
+		single.Scrub(1)
+		seqs[i] = Seq{Table: table(p, kernels.Owner(i+1), 2*i, 2), Logits: true}
+	}
+	for step, left := 0, batch; left > 0; step++ {
+		var now []Seq
+		var of []int
+		for k := range batch {
+			i := (k*29 + step*13) % batch // 29 is odd: every sequence once
+			n := min(1+(i+step)%33, len(all[i])-pos[i])
+			if n == 0 {
+				continue
+			}
+			s := seqs[i]
+			s.Tokens, s.Pos = all[i][pos[i]:pos[i]+n], pos[i]
+			now, of = append(now, s), append(of, i)
+		}
+		outs, err := r.Forward(p, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, out := range outs {
+			i := of[k]
+			if out.Err != nil {
+				t.Fatalf("sequence %d: %v", i, out.Err)
+			}
+			if pos[i] += len(now[k].Tokens); pos[i] == len(all[i]) {
+				compare(t, fmt.Sprintf("sequence %d of %d", i, batch), out.Logits, ends[i])
+				left--
+			}
 		}
 	}
 }

@@ -176,3 +176,48 @@ func (o *Oracle) Trace(reader Known, promptLen int, answer []int32, known []Know
 	}
 	return f, false
 }
+
+// Left is what one sequence wrote at positions [From, To) of a block table.
+type Left struct {
+	Known
+	From, To int
+}
+
+// Misread is the answer of a sequence that finds other sequences' entries in its
+// pages: at each position the last of left that wrote there, zeros where none
+// did. Its first token came with its prompt from prefill and is given; the n - 1
+// that follow are those of a decode node that checks nothing. If an answer is this one, the
+// pages held this: by chance it is so with probability 16^-(n-1).
+func (o *Oracle) Misread(reader model.Source, first int32, left []Left, n int) []int32 {
+	last := make([]int32, reader.Prompt) // index into left, plus 1
+	for i, w := range left {
+		for pos := w.From; pos < min(w.To, reader.Prompt); pos++ {
+			last[pos] = int32(i + 1)
+		}
+	}
+	own := newPads(o.fingerprint, reader, o.share)
+	theirs := make([]pads, len(left))
+	for i, w := range left {
+		theirs[i] = newPads(o.fingerprint, w.Source, o.share)
+	}
+	var read u128
+	for l := range o.layers {
+		for pos, i := range last {
+			var entry u128
+			if i > 0 {
+				entry = o.content.at(l, pos, left[i-1].Tokens[pos]).add(theirs[i-1].at(l, pos))
+			}
+			read = read.add(entry.sub(own.at(l, pos)).times(weight(l, pos)))
+		}
+	}
+	out := []int32{first}
+	var gen u128
+	for g := 1; g < n; g++ {
+		gen = gen.add(o.sum(reader.Prompt+g-1, out[g-1:]))
+		if g == Digits {
+			return append(out, EOG)
+		}
+		out = append(out, next(read, gen, g))
+	}
+	return out
+}

@@ -371,3 +371,45 @@ func TestKnownAnswer(t *testing.T) {
 		t.Errorf("answer %q, want %q", got, want)
 	}
 }
+
+// Misread foretells the answer over pages that others wrote: here a whole prompt's
+// pages were the victim's, but for one slot of the reader's own and a part that nobody wrote.
+func TestMisread(t *testing.T) {
+	r := newRig(t, Config{Window: 4096}, 4096)
+	ps := r.pages.(*pages)
+	victim, reader := source("victim", 1, 1, 128), source("reader", 2, 1, 200)
+	victim.Decode, reader.Decode = 0, 0
+	secret, prompt := text(128, 5), text(200, 6)
+	vt, rt := r.reserve(victim, 128), r.reserve(reader, 300)
+	if _, err := r.answer(vt, victim, secret, 128, 1); err != nil {
+		t.Fatal(err)
+	}
+	run := r.run
+	defer func() { r.run = run }()
+	r.run = spoiler{run, 199, func() {
+		own := [4]uint64{ps.half(rt.Entries()[0].Page, 0, 0)[0], ps.half(rt.Entries()[0].Page, 0, 1)[0], ps.half(rt.Entries()[0].Page, 1, 0)[0], ps.half(rt.Entries()[0].Page, 1, 1)[0]}
+		for i, e := range rt.Entries()[:4] {
+			if clear(ps.page(e.Page)); i < 2 {
+				copy(ps.page(e.Page), ps.page(vt.Entries()[i].Page))
+			}
+		}
+		for i, v := range own {
+			ps.half(rt.Entries()[0].Page, i/2, i%2)[0] = v
+		}
+	}}
+	got, err := r.answer(rt, reader, prompt, 199, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := []Left{
+		{Known{victim, secret}, 0, 128},
+		{Known{reader, prompt}, 0, 1},
+		{Known{reader, prompt}, 199, 200}, // the row that was computed after the pages were spoilt
+	}
+	if want := r.o.Misread(reader, got[0], left, 20); !slices.Equal(got, want) {
+		t.Errorf("answer %v, foretold %v", got, want)
+	}
+	if want := r.o.Misread(reader, got[0], left[1:], 20); slices.Equal(got, want) {
+		t.Error("the answer does not depend on the victim")
+	}
+}

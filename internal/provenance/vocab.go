@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"bulkhead/internal/mutant"
 	"bulkhead/internal/tokenizer"
 )
 
@@ -21,8 +20,6 @@ const (
 
 const template = `{% for message in messages %}{{ message.role }}: {{ message.content }}
 {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}`
-
-func mutantFilled() bool { return mutant.Off(mutant.PageFilled) }
 
 // metadata is what a model file would say of its tokenizer.
 type metadata struct {

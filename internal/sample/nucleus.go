@@ -1,22 +1,17 @@
 package sample
 
-import "math"
+import (
+	"math"
+	"math/bits"
+	"sync"
+)
 
 // cand is a token that may be drawn.
 type cand struct {
 	id     int32
 	logit  float32
-	weight uint64 // weightOne · e^((logit-max)/temperature), rounded
+	weight uint64
 }
-
-// weightOne is the weight of the best token. Weights are integers so that their
-// sums do not depend on the order of summing: a vectorised or blocked sum gives the
-// same token. 2^40 keeps the sum of 2^23 tokens inside 63 bits, and lets a token fall
-// out only below 2^-41 of the best one's probability.
-const (
-	weightBits = 40
-	weightOne  = 1 << weightBits
-)
 
 // before says whether c ranks above d: larger logit, then lower id. No two
 // candidates rank equal, so every cut has one answer.
@@ -24,100 +19,188 @@ func (c cand) before(d cand) bool {
 	return c.logit > d.logit || (c.logit == d.logit && c.id < d.id)
 }
 
-// weigh appends the tokens with a weight above zero, by ascending id.
-func weigh(dst []cand, logits []float32, max, temperature float32) []cand {
-	const least = -(weightBits + 1) * math.Ln2 // below it a weight rounds to zero
-	top, inverse := float64(max), 1/float64(temperature)
-	for i, l := range logits {
-		x := float64((float64(l) - top) * inverse)
-		if x < least {
-			continue
-		}
-		if w := uint64(expNeg(x)*weightOne + 0.5); w > 0 {
-			dst = append(dst, cand{int32(i), l, w})
-		}
-	}
-	return dst
+// nothing ranks below every token.
+var nothing = cand{id: math.MaxInt32, logit: float32(math.Inf(-1))}
+
+// scratch is what a draw needs beside the logits; nothing in it outlives a call.
+type scratch struct {
+	weights []uint64 // [vocab]
+	bits    []uint16 // [vocab/16]
+	cands   []cand
+
+	// Of each scanBlock tokens: the largest logit, the weight that is kept, and the
+	// weights above the cuts of one pass.
+	most []float32
+	sums []uint64
+	cuts [][scanCuts]uint64
 }
 
-// cutMinP drops, in place, the candidates below minP times the best one's probability.
-func cutMinP(c []cand, minP float32) []cand {
-	if minP == 0 {
-		return c
+// scratches are shared by all sequences: a vocabulary's weights are too much to
+// keep for each.
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+func (s *scratch) grow(vocab int) {
+	if len(s.weights) == vocab {
+		return
 	}
-	least := uint64(float64(minP) * weightOne)
-	kept := c[:0]
-	for _, x := range c {
-		if x.weight >= least {
-			kept = append(kept, x)
+	n := blockCount(vocab)
+	*s = scratch{
+		weights: make([]uint64, vocab), bits: make([]uint16, (vocab+15)/16), cands: s.cands,
+		most: make([]float32, n), sums: make([]uint64, n), cuts: make([][scanCuts]uint64, n),
+	}
+}
+
+// Cutting. Top-k and top-p each end the ranking at a border: the k-th token, or
+// the one whose weight completes the mass. Sorting the vocabulary to find it would
+// cost more than all else. Instead a pass measures what lies above a few cuts, the
+// next pass looks between the two cuts that enclose the border, and when few
+// tokens are left between them these alone are ranked.
+
+const (
+	fewTokens  = 256 // are ranked rather than cut once more
+	passesMax  = 5   // after so many the rest are ranked, however many they are
+	cutsWithin = scanCuts + 1
+
+	guessStretch = scanBlock / 8 // tokens of each block that a guess looks at
+	guessPasses  = 3
+	guessMargin  = 200 // of the range of logits, this part either way
+)
+
+// border is between two logits: what lies at or above hi measures above, less than
+// the target; with what lies at or above lo the target is reached, unless lo is
+// still the lowest logit that counts.
+type border struct {
+	lo, hi float32
+	above  uint64
+}
+
+// pass measures what lies at or above each of the cuts between from and to, where
+// the border may be or not. took says which of them became its hi, -1 for none.
+func (b *border) pass(from, to float32, target uint64, measure func(*[scanCuts]float32) [scanCuts]uint64) (took int) {
+	var cuts [scanCuts]float32
+	for j := range cuts { // from the top down
+		cuts[j] = float32(float64(from) + (float64(to)-float64(from))*float64(scanCuts-j)/cutsWithin)
+	}
+	took = -1
+	for j, m := range measure(&cuts) {
+		if m >= target {
+			b.lo = max(b.lo, cuts[j])
+			break
+		}
+		b.hi, b.above, took = cuts[j], m, j
+	}
+	return took
+}
+
+// between lists the tokens lo <= logit < hi that weigh something, by ascending id.
+// weights nil gives each of them a weight of 1.
+func (s *scratch) between(logits []float32, weights []uint64) {
+	s.cands = s.cands[:0]
+	for i, word := range s.bits {
+		for ; word != 0; word &= word - 1 {
+			id := 16*i + bits.TrailingZeros16(word)
+			c := cand{int32(id), logits[id], 1}
+			if weights != nil {
+				c.weight = weights[id]
+			}
+			if c.weight > 0 {
+				s.cands = append(s.cands, c)
+			}
 		}
 	}
-	return kept
 }
 
-// cutTop applies top-k, then top-p to what is left. It returns the lowest-ranked
-// candidate that stays, and the weight of all that stay.
-func (s *Sampler) cutTop(c []cand) (last cand, total uint64) {
-	k := len(c)
-	if s.p.TopK > 0 && s.p.TopK < k {
-		k = s.p.TopK
+func (s *scratch) marked() (n int) {
+	for _, word := range s.bits {
+		n += bits.OnesCount16(word)
 	}
-	full := k == len(c)
-	if full {
-		total = weightOf(c)
-		last = lowest(c)
-	} else {
-		s.part = append(s.part[:0], c...)
-		c = s.part
-		total, last = rank(c, k, math.MaxUint64)
-		c = c[:k]
-	}
-	if s.p.TopP == 0 || s.p.TopP == 1 {
-		return last, total
-	}
-	// float64(TopP)*total is exact enough: total < 2^63 and both sides of a
-	// comparison anywhere compute the same product.
-	target := max(uint64(float64(float64(s.p.TopP)*float64(total))), 1)
-	if target >= total {
-		return last, total
-	}
-	if full {
-		s.part = append(s.part[:0], c...)
-		c = s.part
-	}
-	total, last = rank(dropTail(c, total-target), len(c), target)
-	return last, total
+	return n
 }
 
-func weightOf(c []cand) (total uint64) {
-	for _, x := range c {
-		total += x.weight
-	}
-	return total
-}
-
-func lowest(c []cand) cand {
-	last := c[0]
-	for _, x := range c[1:] {
-		if last.before(x) {
-			last = x
+// topK gives the k-th token, or nothing if no more than k tokens reach floor. It
+// leaves those near it in s.cands.
+func (s *scratch) topK(kern *scan, logits []float32, k int, top, floor float32) cand {
+	b := border{lo: floor, hi: float32(math.Inf(1))}
+	for range passesMax {
+		b.pass(b.lo, min(b.hi, top), uint64(k), func(c *[scanCuts]float32) [scanCuts]uint64 { return kern.countAll(logits, c) })
+		kern.maskAll(s.bits, logits, b.lo, b.hi)
+		if s.marked() <= fewTokens {
+			break
 		}
 	}
+	s.between(logits, nil)
+	if k -= int(b.above); k > len(s.cands) {
+		return nothing
+	}
+	_, last := rank(s.cands, k, math.MaxUint64)
 	return last
 }
 
-// dropTail removes, in place, candidates that cannot be in the nucleus: each is
-// lighter than an equal share of the mass that may be missing, so that all of them
-// together do not exceed it, and every token ranked above the nucleus' border stays.
-func dropTail(c []cand, missing uint64) []cand {
-	share := missing / uint64(len(c))
-	kept := c[:0]
-	for _, x := range c {
-		if x.weight >= share {
-			kept = append(kept, x)
+// topP gives the token that completes the target, less than total, the sum of
+// s.weights, and leaves in s.sums what each block keeps.
+func (s *scratch) topP(kern *scan, logits []float32, target, total uint64, top, floor float32) (last cand, kept uint64) {
+	b := border{lo: floor, hi: float32(math.Inf(1))}
+	from, to := s.guess(kern, logits, total-target, top, floor)
+	clear(s.sums)
+	for range passesMax {
+		took := b.pass(from, to, target, func(c *[scanCuts]float32) [scanCuts]uint64 {
+			return kern.aboveAll(s.cuts, logits, s.weights, c)
+		})
+		if took >= 0 {
+			for i := range s.sums {
+				s.sums[i] = s.cuts[i][took]
+			}
+		}
+		kern.maskAll(s.bits, logits, b.lo, b.hi)
+		if s.marked() <= fewTokens {
+			break
+		}
+		from, to = b.lo, min(b.hi, top)
+	}
+	s.between(logits, s.weights)
+	kept, last = rank(s.cands, len(s.cands), target-b.above)
+	for _, c := range s.cands {
+		if !last.before(c) {
+			s.sums[c.id/scanBlock] += c.weight
 		}
 	}
-	return kept
+	return last, b.above + kept
+}
+
+// guess says between which logits top-p's border should be, by the first tokens of
+// each block. It goes by the weight that is cut off: that of many tokens, of which
+// these are a fair sample, where the weight that stays may be that of one.
+func (s *scratch) guess(kern *scan, logits []float32, cut uint64, top, floor float32) (from, to float32) {
+	var total uint64
+	for at := 0; at < len(logits); at += scanBlock {
+		total += sum(s.weights[at:min(at+guessStretch, len(logits))])
+	}
+	cut /= scanBlock / guessStretch
+	if cut >= total {
+		return floor, top
+	}
+	b := border{lo: floor, hi: float32(math.Inf(1))}
+	for range guessPasses {
+		b.pass(b.lo, min(b.hi, top), total-cut, func(c *[scanCuts]float32) (all [scanCuts]uint64) {
+			for at := 0; at < len(logits); at += scanBlock {
+				end := min(at+guessStretch, len(logits))
+				part := kern.aboveOf(logits[at:end], s.weights[at:end], c)
+				for j, v := range part {
+					all[j] += v
+				}
+			}
+			return all
+		})
+	}
+	margin := (top - floor) / guessMargin
+	return max(floor, b.lo-margin), min(top, b.hi+margin)
+}
+
+func sum(weights []uint64) (total uint64) {
+	for _, w := range weights {
+		total += w
+	}
+	return total
 }
 
 // rank moves the best candidates to the front of c: as few as reach mass in
@@ -140,6 +223,13 @@ func rank(c []cand, k int, mass uint64) (total uint64, last cand) {
 		c = c[n:]
 	}
 	return total + c[0].weight, c[0]
+}
+
+func weightOf(c []cand) (total uint64) {
+	for _, x := range c {
+		total += x.weight
+	}
+	return total
 }
 
 // partition reorders c, of at least two candidates, so that the first n all rank

@@ -6,6 +6,11 @@
 // the same text whatever the load, the node or the retry, and prefill (which
 // samples the first token) and decode (which samples the rest) agree without
 // shipping state.
+//
+// A vocabulary is passed over in vectors, by AVX-512, AVX2 or plain Go as the
+// processor allows. They agree to the bit: a token's weight is one exponential of
+// fixed operations, rounded to an integer (weight.go), and sums of integers know no
+// order. Top-k and top-p rank only the tokens near their borders (nucleus.go).
 package sample
 
 // Params are the sampling parameters of one sequence. The zero value is greedy.

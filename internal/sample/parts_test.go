@@ -39,22 +39,40 @@ func TestRandomKeyed(t *testing.T) {
 	}
 }
 
-func TestExpNeg(t *testing.T) {
+// A weight is the exponential to within its last bit and 2^-45 of itself.
+func TestWeight(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for i := range 200000 {
-		x := -r.Float64() * []float64{1e-9, 0.1, 1, 30, 699}[i%5]
-		got, want := expNeg(x), math.Exp(x)
-		if ulp := math.Abs(float64(int64(math.Float64bits(got)) - int64(math.Float64bits(want)))); ulp > 2 {
-			t.Fatalf("expNeg(%v) = %v, want %v: %v ulp", x, got, want, ulp)
+		temperature := []float32{1, 0.3, 2}[i%3]
+		p := weighing{top: r.NormFloat64() * 10, inverse: 1 / float64(temperature), floor: -math.MaxFloat32}
+		l := float32(p.top - r.Float64()*[]float64{1e-9, 0.1, 1, 30, 80}[i%5]*float64(temperature))
+		want := math.Exp((float64(l)-p.top)*p.inverse) * weightOne
+		if got := float64(p.weight(l)); math.Abs(got-want) > 0.5+math.Ldexp(want, -45) {
+			t.Fatalf("weight of %v under %v, temperature %v: %v, want %v", l, p.top, temperature, got, want)
 		}
 	}
-	if expNeg(0) != 1 || expNeg(math.Inf(-1)) != 0 || expNeg(-1e300) != 0 {
+	p := weighing{top: 2, inverse: 1, floor: -math.MaxFloat32}
+	if p.weight(2) != weightOne || p.weight(float32(math.Inf(-1))) != 0 || p.weight(-math.MaxFloat32) != 0 {
 		t.Error("ends of the range")
 	}
-	// Pinned bits: any node of any architecture must compute these.
-	for x, want := range map[float64]uint64{-1: 0x3fd78b56362cef38, -0.3: 0x3fe7b4c869c37c04, -20.5: 0x3e157a3afeed00ab} {
-		if got := math.Float64bits(expNeg(x)); got != want {
-			t.Errorf("expNeg(%v) has bits %#x, want %#x", x, got, want)
+	// Pinned: any node of any architecture must compute these.
+	for l, want := range map[float32]uint64{1: 404487723188, 1.7: 814538286548, -18.5: 1375, -26: 1} {
+		if got := p.weight(l); got != want {
+			t.Errorf("weight(%v) is %d, want %d", l, got, want)
+		}
+	}
+}
+
+// No token below the floor has a weight, at temperatures and logits of any size.
+func TestFloor(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for range 200000 {
+		temperature := float32(math.Ldexp(1+r.Float64(), -r.IntN(150)))
+		top := float32(math.Ldexp(r.Float64()*2-1, r.IntN(240)-120))
+		p := weighing{top: float64(top), inverse: 1 / float64(temperature), floor: -math.MaxFloat32}
+		floor := floorOf(top, temperature)
+		if below := math.Nextafter32(floor, float32(math.Inf(-1))); p.weight(below) != 0 || floor > top {
+			t.Fatalf("top %v, temperature %v: floor %v, but %v weighs %d", top, temperature, floor, below, p.weight(below))
 		}
 	}
 }

@@ -30,9 +30,8 @@ type Sampler struct {
 	counts []count       // distinct tokens of prompt and output, in order of first sight
 	index  map[int32]int // token -> place in counts
 
+	scan   *scan
 	logits []float32 // scratch [vocab]: after penalties, bias and masks
-	cands  []cand
-	part   []cand
 }
 
 // count is what the penalties know of one token.
@@ -49,7 +48,7 @@ func New(p Params, vocab int, prompt []int32) (*Sampler, error) {
 		return nil, err
 	}
 	p.LogitBias, p.EOG = slices.Clone(p.LogitBias), slices.Clone(p.EOG)
-	s := &Sampler{p: p, vocab: vocab, prompt: len(prompt), index: map[int32]int{}}
+	s := &Sampler{p: p, vocab: vocab, prompt: len(prompt), index: map[int32]int{}, scan: bestScan()}
 	for i, id := range prompt {
 		if id < 0 || int(id) >= vocab {
 			return nil, fmt.Errorf("%w: prompt token %d, vocabulary of %d", ErrTokenID, i, vocab)
@@ -63,13 +62,16 @@ func New(p Params, vocab int, prompt []int32) (*Sampler, error) {
 
 // Sample chooses the token that follows prompt and generated. logits [vocab] are
 // the model's own and are not changed. The order is vLLM's: penalties, bias,
-// masks (MinTokens, IgnoreEOS), then temperature, min-p, top-k, top-p; greedy
+// masks (MinTokens, IgnoreEOS), then temperature, top-k, min-p, top-p; greedy
 // takes the lowest id among equals. The error is ErrBadLogits, ErrNoToken or ErrTokenID.
 func (s *Sampler) Sample(logits []float32, generated []int32) (Token, error) {
 	if len(logits) != s.vocab {
 		return Token{}, fmt.Errorf("%w: %d values, vocabulary of %d", ErrBadLogits, len(logits), s.vocab)
 	}
-	best := argmax(logits)
+	sc := scratches.Get().(*scratch)
+	defer scratches.Put(sc)
+	sc.grow(s.vocab)
+	best := s.scan.best(sc.most, logits)
 	if best < 0 {
 		return Token{}, ErrBadLogits
 	}
@@ -77,38 +79,27 @@ func (s *Sampler) Sample(logits []float32, generated []int32) (Token, error) {
 		return Token{}, err
 	}
 	final := s.adjust(logits, len(generated))
+	var t Token
+	var norm float64
+	if s.p.Logprobs || s.p.TopLogprobs > 0 {
+		norm = sc.logNorm(s.scan, logits, logits[best])
+		t.Top = sc.top(s.scan, logits, s.p.TopLogprobs, norm)
+	}
 	id := best
 	if &final[0] != &logits[0] {
-		if id = argmax(final); id < 0 {
+		if id = s.scan.best(sc.most, final); id < 0 {
 			return Token{}, ErrNoToken
 		}
 	}
 	if s.p.Temperature > 0 {
 		position := uint64(s.prompt) + uint64(len(generated))
-		id = s.draw(final, final[id], random(s.p.Seed, s.p.Child, position))
+		id = s.draw(sc, final, final[id], random(s.p.Seed, s.p.Child, position))
 	}
-	t := Token{ID: int32(id), EOG: slices.Contains(s.p.EOG, int32(id))}
 	if s.p.Logprobs || s.p.TopLogprobs > 0 {
-		norm := logNorm(logits, logits[best])
 		t.Logprob = logprob(logits[id], norm)
-		t.Top = top(logits, s.p.TopLogprobs, norm)
 	}
+	t.ID, t.EOG = int32(id), slices.Contains(s.p.EOG, int32(id))
 	return t, nil
-}
-
-// argmax returns the lowest index of the largest value, and -1 if a value is NaN
-// or +Inf or all are -Inf.
-func argmax(logits []float32) int {
-	best, max := -1, float32(math.Inf(-1))
-	for i, l := range logits {
-		if !(l <= math.MaxFloat32) {
-			return -1
-		}
-		if l > max {
-			best, max = i, l
-		}
-	}
-	return best
 }
 
 func (s *Sampler) repetition() bool {
@@ -191,20 +182,55 @@ func finite(l float64) float32 {
 	return float32(min(l, math.MaxFloat32))
 }
 
-// draw picks a token by its share of the weights that min-p, top-k and top-p leave.
-func (s *Sampler) draw(logits []float32, max float32, r uint64) int {
-	s.cands = weigh(s.cands[:0], logits, max, s.p.Temperature)
-	s.cands = cutMinP(s.cands, s.p.MinP)
-	last, total := s.cutTop(s.cands)
+// draw picks a token by its share of the weights that top-k, min-p and top-p leave.
+func (s *Sampler) draw(sc *scratch, logits []float32, top float32, r uint64) int {
+	p := weighing{
+		top: float64(top), inverse: 1 / float64(s.p.Temperature),
+		least: uint64(float64(s.p.MinP) * weightOne), floor: floorOf(top, s.p.Temperature),
+	}
+	last := nothing
+	if s.p.TopK > 0 && s.p.TopK < s.vocab {
+		last = sc.topK(s.scan, logits, s.p.TopK, top, p.floor)
+		p.floor = max(p.floor, last.logit)
+	}
+	total := s.scan.weighAll(sc.sums, sc.weights, logits, &p)
+	if last != nothing { // equals of the k-th token that rank below it
+		for _, c := range sc.cands {
+			if c.logit == last.logit && last.before(c) {
+				sc.sums[c.id/scanBlock] -= sc.weights[c.id]
+				total -= sc.weights[c.id]
+				sc.weights[c.id] = 0
+			}
+		}
+	}
+	last = nothing
+	if s.p.TopP > 0 && s.p.TopP < 1 {
+		// float64(TopP)*total is exact enough: total < 2^63 and both sides of a
+		// comparison anywhere compute the same product.
+		target := max(uint64(float64(float64(s.p.TopP)*float64(total))), 1)
+		if target < total {
+			last, total = sc.topP(s.scan, logits, target, total, top, p.floor)
+		}
+	}
 	// r/2^64 of the total, by a 128-bit product: the bias is below 2^-64 of it.
 	target, _ := bits.Mul64(r, total)
-	var sum uint64
-	for _, c := range s.cands { // ascending ids: the order is part of the promise
-		if last.before(c) {
-			continue
-		}
-		if sum += c.weight; sum > target {
-			return int(c.id)
+	return sc.pick(logits, last, target)
+}
+
+// pick finds the token at which the weights, by ascending ids, exceed target: the
+// order is part of the promise. Tokens that rank below last do not count.
+func (s *scratch) pick(logits []float32, last cand, target uint64) int {
+	i := 0
+	for i < len(s.sums) && s.sums[i] <= target {
+		target -= s.sums[i]
+		i++
+	}
+	for id := i * scanBlock; id < min((i+1)*scanBlock, len(logits)); id++ {
+		if w := s.weights[id]; w > 0 && !last.before(cand{id: int32(id), logit: logits[id]}) {
+			if w > target {
+				return id
+			}
+			target -= w
 		}
 	}
 	panic("sample: internal error: weights do not add up to their total")

@@ -2,6 +2,7 @@ package sample
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -103,10 +104,8 @@ func reference(p Params, prompt, generated []int32, raw []float32) int32 {
 		return order[0]
 	}
 	best := float64(l[order[0]])
-	weight := func(id int32) uint64 {
-		x := float64((float64(l[id]) - best) * (1 / float64(p.Temperature)))
-		return uint64(expNeg(x)*weightOne + 0.5)
-	}
+	w := weighing{top: best, inverse: 1 / float64(p.Temperature), floor: -math.MaxFloat32}
+	weight := func(id int32) uint64 { return w.weight(l[id]) }
 	cut := func(keep int) { order = order[:keep] }
 	for i, id := range order {
 		if w := weight(id); w == 0 || w < uint64(float64(p.MinP)*weightOne) {
@@ -147,9 +146,10 @@ func reference(p Params, prompt, generated []int32, raw []float32) int32 {
 // choose what the plain definition chooses.
 func TestSampleMatchesDefinition(t *testing.T) {
 	prompt := []int32{1, 2, 3, 2, 30}
-	for _, vocab := range []int{37, 500} {
+	for _, vocab := range []int{37, 500, 2500} {
 		for n, p := range many(vocab) {
 			s := mustNew(t, p, vocab, prompt)
+			s.scan = scans()[n%len(scans())]
 			var generated []int32
 			for i := range 24 {
 				logits := logitsAt(vocab, i)
@@ -367,19 +367,29 @@ func TestDrawDistribution(t *testing.T) {
 }
 
 func BenchmarkSample(b *testing.B) {
-	const vocab = 49152
-	l := logitsAt(vocab, 0)
-	for name, p := range map[string]Params{
-		"greedy": {}, "temperature": {Temperature: 1}, "topp": {Temperature: 1, TopP: 0.95},
-		"all": {Temperature: 0.8, TopP: 0.95, TopK: 50, MinP: 0.01, RepetitionPenalty: 1.1, Logprobs: true, TopLogprobs: 5},
-	} {
-		b.Run(name, func(b *testing.B) {
-			s := mustNew(b, p, vocab, []int32{1, 2, 3})
-			for b.Loop() {
-				if _, err := s.Sample(l, []int32{4, 5}); err != nil {
-					b.Fatal(err)
-				}
+	for _, vocab := range []int{49152, 128256} {
+		l := logitsAt(vocab, 0)
+		for _, c := range []struct {
+			name string
+			p    Params
+		}{
+			{"greedy", Params{}},
+			{"temperature", Params{Temperature: 1}},
+			{"topp", Params{Temperature: 1, TopP: 0.95}},
+			{"topk", Params{Temperature: 1, TopK: 50}},
+			{"all", Params{Temperature: 0.8, TopP: 0.95, TopK: 50, MinP: 0.01, RepetitionPenalty: 1.1, Logprobs: true, TopLogprobs: 5}},
+		} {
+			for _, k := range scans() {
+				b.Run(fmt.Sprintf("%d/%s/%s", vocab, c.name, k.name), func(b *testing.B) {
+					s := mustNew(b, c.p, vocab, []int32{1, 2, 3})
+					s.scan = k
+					for b.Loop() {
+						if _, err := s.Sample(l, []int32{4, 5}); err != nil {
+							b.Fatal(err)
+						}
+					}
+				})
 			}
-		})
+		}
 	}
 }

@@ -40,50 +40,53 @@ const (
 // Validate checks every field against its bounds; vocab is the size of the
 // model's vocabulary. The error is a *ParamError that names the first field at fault.
 func (p Params) Validate(vocab int) error {
-	check := func(ok bool, field, limit string, value any) error {
-		if ok {
-			return nil
-		}
+	bad := func(field, limit string, value any) error {
 		return &ParamError{Field: field, Limit: limit, Value: fmt.Sprint(value)}
 	}
 	in := func(x, lo, hi float32) bool { return x >= lo && x <= hi } // false for NaN
-	for _, err := range []error{
-		check(p.MaxNew >= 1 && p.MaxNew <= MaxNewMax, "MaxNew", fmt.Sprintf("1 to %d", MaxNewMax), p.MaxNew),
-		check(p.MinTokens >= 0 && p.MinTokens <= p.MaxNew, "MinTokens", fmt.Sprintf("0 to MaxNew (%d)", p.MaxNew), p.MinTokens),
-		check(in(p.Temperature, 0, TemperatureMax), "Temperature", fmt.Sprintf("0 to %d", TemperatureMax), p.Temperature),
-		check(in(p.TopP, 0, 1), "TopP", "0 to 1", p.TopP),
-		check(p.TopK >= 0 && p.TopK <= math.MaxInt32, "TopK", fmt.Sprintf("0 to %d", math.MaxInt32), p.TopK),
-		check(in(p.MinP, 0, 1), "MinP", "0 to 1", p.MinP),
-		check(in(p.FrequencyPenalty, -2, 2), "FrequencyPenalty", "-2 to 2", p.FrequencyPenalty),
-		check(in(p.PresencePenalty, -2, 2), "PresencePenalty", "-2 to 2", p.PresencePenalty),
-		check(p.RepetitionPenalty == 0 || in(p.RepetitionPenalty, RepetitionPenaltyMin, RepetitionPenaltyMax),
-			"RepetitionPenalty", fmt.Sprintf("0, or %v to %v", RepetitionPenaltyMin, RepetitionPenaltyMax), p.RepetitionPenalty),
-		check(len(p.LogitBias) <= MaxLogitBias, "LogitBias", fmt.Sprintf("at most %d entries", MaxLogitBias), len(p.LogitBias)),
-		check(len(p.EOG) <= MaxEOG, "EOG", fmt.Sprintf("at most %d ids", MaxEOG), len(p.EOG)),
-		check(p.TopLogprobs >= 0 && p.TopLogprobs <= MaxTopLogprobs, "TopLogprobs", fmt.Sprintf("0 to %d", MaxTopLogprobs), p.TopLogprobs),
-	} {
-		if err != nil {
-			return err
-		}
+	switch {
+	case p.MaxNew < 1 || p.MaxNew > MaxNewMax:
+		return bad("MaxNew", fmt.Sprintf("1 to %d", MaxNewMax), p.MaxNew)
+	case p.MinTokens < 0 || p.MinTokens > p.MaxNew:
+		return bad("MinTokens", fmt.Sprintf("0 to MaxNew (%d)", p.MaxNew), p.MinTokens)
+	case !in(p.Temperature, 0, TemperatureMax):
+		return bad("Temperature", fmt.Sprintf("0 to %d", TemperatureMax), p.Temperature)
+	case !in(p.TopP, 0, 1):
+		return bad("TopP", "0 to 1", p.TopP)
+	case p.TopK < 0 || p.TopK > math.MaxInt32:
+		return bad("TopK", fmt.Sprintf("0 to %d", math.MaxInt32), p.TopK)
+	case !in(p.MinP, 0, 1):
+		return bad("MinP", "0 to 1", p.MinP)
+	case !in(p.FrequencyPenalty, -2, 2):
+		return bad("FrequencyPenalty", "-2 to 2", p.FrequencyPenalty)
+	case !in(p.PresencePenalty, -2, 2):
+		return bad("PresencePenalty", "-2 to 2", p.PresencePenalty)
+	case p.RepetitionPenalty != 0 && !in(p.RepetitionPenalty, RepetitionPenaltyMin, RepetitionPenaltyMax):
+		return bad("RepetitionPenalty", fmt.Sprintf("0, or %v to %v", RepetitionPenaltyMin, RepetitionPenaltyMax), p.RepetitionPenalty)
+	case len(p.LogitBias) > MaxLogitBias:
+		return bad("LogitBias", fmt.Sprintf("at most %d entries", MaxLogitBias), len(p.LogitBias))
+	case len(p.EOG) > MaxEOG:
+		return bad("EOG", fmt.Sprintf("at most %d ids", MaxEOG), len(p.EOG))
+	case p.TopLogprobs < 0 || p.TopLogprobs > MaxTopLogprobs:
+		return bad("TopLogprobs", fmt.Sprintf("0 to %d", MaxTopLogprobs), p.TopLogprobs)
 	}
-	ids := fmt.Sprintf("an id under %d", vocab)
+	ids := func() string { return fmt.Sprintf("an id under %d", vocab) }
 	seen := make(map[int32]bool, len(p.LogitBias))
 	for i, b := range p.LogitBias {
-		field := fmt.Sprintf("LogitBias[%d]", i)
-		if err := check(b.ID >= 0 && int(b.ID) < vocab, field+".ID", ids, b.ID); err != nil {
-			return err
-		}
-		if err := check(!seen[b.ID], field+".ID", "an id named once", b.ID); err != nil {
-			return err
+		field := func(part string) string { return fmt.Sprintf("LogitBias[%d].%s", i, part) }
+		switch {
+		case b.ID < 0 || int(b.ID) >= vocab:
+			return bad(field("ID"), ids(), b.ID)
+		case seen[b.ID]:
+			return bad(field("ID"), "an id named once", b.ID)
+		case !in(b.Bias, -LogitBiasMax, LogitBiasMax):
+			return bad(field("Bias"), fmt.Sprintf("-%d to %d", LogitBiasMax, LogitBiasMax), b.Bias)
 		}
 		seen[b.ID] = true
-		if err := check(in(b.Bias, -LogitBiasMax, LogitBiasMax), field+".Bias", fmt.Sprintf("-%d to %d", LogitBiasMax, LogitBiasMax), b.Bias); err != nil {
-			return err
-		}
 	}
 	for i, id := range p.EOG {
-		if err := check(id >= 0 && int(id) < vocab, fmt.Sprintf("EOG[%d]", i), ids, id); err != nil {
-			return err
+		if id < 0 || int(id) >= vocab {
+			return bad(fmt.Sprintf("EOG[%d]", i), ids(), id)
 		}
 	}
 	return nil

@@ -3,7 +3,6 @@ package sim
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,9 +18,17 @@ type bus struct {
 	clients []*client
 	flights []flight
 	streams []*stream
+	hearers []*subscription   // scratch
 	tape    []taped           // of earlier messages, for replays
 	taken   map[[32]byte]bool // jobs that a node said yes to, by their bytes
 	made    int               // clients and streams so far
+	heard   carry             // delivers what wants no answer
+}
+
+func newBus(w *world) *bus {
+	b := &bus{w: w, taken: map[[32]byte]bool{}, flights: w.kit.flights, tape: w.kit.tape}
+	b.heard = func(subject string, data []byte) { b.deliver(subject, data, nil) }
+	return b
 }
 
 // flight is one message, or one word about it, on its way. What goes in one lane
@@ -30,7 +37,15 @@ type flight struct {
 	from int // not before this step
 	lane int
 	land func()
+
+	// Or, instead of land: a message and who takes it.
+	to   carry
+	subj string
+	data []byte
 }
+
+// carry takes a copy of a message where it lands.
+type carry func(subject string, data []byte)
 
 // The lanes of a client, and of a stream.
 const (
@@ -62,9 +77,24 @@ var _ transfer.Bus = (*client)(nil)
 
 type subscription struct {
 	c       *client
-	subject string // may end in ".*"
+	subject string // without its star
+	any     bool   // any one token may follow
 	handler func(transfer.Msg)
 	gone    bool
+}
+
+func (s *subscription) hears(subject string) bool {
+	if !s.any {
+		return s.subject == subject
+	}
+	return strings.HasPrefix(subject, s.subject) && strings.IndexByte(subject[len(s.subject):], '.') < 0
+}
+
+func (s *subscription) stop() {
+	s.gone = true
+	if i := slices.Index(s.c.subs, s); i >= 0 {
+		s.c.subs = slices.Delete(s.c.subs, i, i+1)
+	}
 }
 
 // stream is one decode node's KV stream.
@@ -92,7 +122,7 @@ type consumer struct {
 
 func (b *bus) client(name string) *client {
 	b.made++
-	c := &client{b: b, name: name, id: b.made * laneCount}
+	c := &client{b: b, name: name, id: b.made * laneCount, subs: make([]*subscription, 0, 8)}
 	b.clients = append(b.clients, c)
 	return c
 }
@@ -112,7 +142,7 @@ func (c *client) cutOff() bool { return c.dead || c.cut > c.b.w.step }
 
 // later puts something on its way.
 func (b *bus) later(delay, lane int, land func()) {
-	b.flights = append(b.flights, flight{b.w.step + delay, lane, land})
+	b.flights = append(b.flights, flight{from: b.w.step + delay, lane: lane, land: land})
 }
 
 // land lets one flight land, any of those whose time has come; it reports whether
@@ -126,11 +156,17 @@ func (b *bus) land() bool {
 	for i := range n {
 		at := (start + i) % n
 		if lane := b.flights[at].lane; lane != 0 {
-			at = slices.IndexFunc(b.flights, func(f flight) bool { return f.lane == lane })
+			for at = 0; b.flights[at].lane != lane; at++ { // the first that was sent in it
+			}
 		}
-		if f := b.flights[at]; f.from <= b.w.step {
+		if b.flights[at].from <= b.w.step {
+			f := b.flights[at]
 			b.flights = slices.Delete(b.flights, at, at+1)
-			f.land()
+			if f.to != nil {
+				f.to(f.subj, f.data)
+			} else {
+				f.land()
+			}
 			return true
 		}
 	}
@@ -139,10 +175,14 @@ func (b *bus) land() bool {
 
 // send lets the faults decide about a message. deliver is called for each copy
 // that lands, lost if there is none.
-func (b *bus) send(from *client, lane int, subject string, data []byte, deliver func(subject string, data []byte), lost func()) {
+func (b *bus) send(from *client, lane int, subject string, data []byte, deliver carry, lost func()) {
 	w := b.w
 	b.listen(subject, data)
-	data = slices.Clone(data)
+	if lane == laneKV { // its sender uses the bytes again
+		data = w.kit.bytes.clone(data)
+	} else {
+		deliver = b.kept(data, deliver)
+	}
 	f := &w.f
 	rarely := 1 // an output that is lost or comes twice ends its request: not in every schedule
 	if class(subject) == "out" {
@@ -159,7 +199,9 @@ func (b *bus) send(from *client, lane int, subject string, data []byte, deliver 
 		b.tape[w.rng.IntN(tapeMax)] = taped{subject, data}
 	}
 	if drop {
-		w.logf("lost       %s", short(subject))
+		if w.out != nil {
+			w.logf("lost       %s", short(subject))
+		}
 		if lost != nil {
 			b.later(1+w.rng.IntN(20), 0, lost)
 		}
@@ -187,14 +229,14 @@ func (b *bus) send(from *client, lane int, subject string, data []byte, deliver 
 				w.logf("misrouted  %s to %s", short(subject), short(to))
 			}
 		}
-		b.later(delay, in, func() { deliver(to, slices.Clone(bytes)) })
+		b.flights = append(b.flights, flight{from: w.step + delay, lane: in, to: deliver, subj: to, data: bytes})
 	}
 }
 
 // listen is the reader of the bus: it must not learn anything.
 func (b *bus) listen(subject string, data []byte) {
-	for _, needle := range secrets {
-		if strings.Contains(subject, needle) || bytes.Contains(data, []byte(needle)) {
+	for i, needle := range secrets {
+		if strings.Contains(subject, needle) || bytes.Contains(data, needles[i]) {
 			b.w.violate("plaintext on the bus: %q in a message on %s", needle, short(subject))
 		}
 	}
@@ -205,7 +247,9 @@ func (b *bus) yes(asked, reply []byte) {
 	if !bytes.Contains(reply[:min(len(reply), 32)], []byte("accept")) {
 		return
 	}
-	h := sha256.Sum256(asked)
+	d := b.w.auth.digest()
+	d.bytes(asked)
+	h := d.sum()
 	if b.taken[h] {
 		b.w.violate("one job was taken twice: its token, and the keys that hang on it")
 	}
@@ -239,7 +283,7 @@ func (b *bus) replay() {
 		}
 	}
 	b.w.logf("replayed   %s on %s", short(t.subject), short(to))
-	data := slices.Clone(t.data)
+	data := t.data
 	b.later(0, 0, func() {
 		if class(to) == "kv" {
 			_ = b.store(to, data) // a full stream refuses a replay too
@@ -249,38 +293,70 @@ func (b *bus) replay() {
 	})
 }
 
-func match(pattern, subject string) bool {
-	if p, ok := strings.CutSuffix(pattern, "*"); ok {
-		return strings.HasPrefix(subject, p) && !strings.Contains(subject[len(p):], ".")
-	}
-	return pattern == subject
-}
-
 // deliver hands a message to who listens at this moment; it reports whether
 // anybody did.
 func (b *bus) deliver(subject string, data []byte, respond func([]byte) error) bool {
-	var to []*subscription
+	to := b.hearers[:0]
 	for _, c := range b.clients {
 		for _, s := range c.subs {
-			if match(s.subject, subject) {
+			if s.hears(subject) {
 				to = append(to, s)
 			}
 		}
 	}
+	b.hearers = nil // a handler may deliver in turn
 	for _, s := range to {
 		if !s.gone && !s.c.cutOff() {
-			b.w.logf("           %s hears %s", s.c.name, short(subject))
-			s.handler(transfer.Msg{Subject: subject, Data: slices.Clone(data), Respond: respond})
+			if b.w.out != nil {
+				b.w.logf("           %s hears %s", s.c.name, short(subject))
+			}
+			if !b.w.kit.suspicious {
+				s.handler(transfer.Msg{Subject: subject, Data: data, Respond: respond})
+				continue
+			}
+			same := b.unchanged(data)
+			s.handler(transfer.Msg{Subject: subject, Data: data, Respond: respond})
+			same(subject)
 		}
 	}
+	b.hearers = to
 	return len(to) > 0
+}
+
+// kept is deliver, which finds out, in a world that was asked to, whether a sender
+// changed bytes that it had handed over.
+func (b *bus) kept(data []byte, deliver carry) carry {
+	if !b.w.kit.suspicious {
+		return deliver
+	}
+	before := slices.Clone(data)
+	return func(subject string, landed []byte) {
+		if !bytes.Equal(before, data) {
+			b.w.violate("a message was changed by its sender on its way: %s", short(subject))
+		}
+		deliver(subject, landed)
+	}
+}
+
+// unchanged returns what finds out whether bytes were changed since, in a world
+// that was asked to.
+func (b *bus) unchanged(data []byte) func(subject string) {
+	if !b.w.kit.suspicious {
+		return func(string) {}
+	}
+	before := slices.Clone(data)
+	return func(subject string) {
+		if !bytes.Equal(before, data) {
+			b.w.violate("a message that others hear too was changed by a hearer: %s", short(subject))
+		}
+	}
 }
 
 func (c *client) Publish(subject string, data []byte) error {
 	if c.dead {
 		return transfer.ErrClosed
 	}
-	c.b.send(c, laneOut, subject, data, func(subject string, data []byte) { c.b.deliver(subject, data, nil) }, nil)
+	c.b.send(c, laneOut, subject, data, c.b.heard, nil)
 	return nil
 }
 
@@ -319,12 +395,10 @@ func (c *client) Subscribe(subject string, handler func(transfer.Msg)) (func(), 
 	if c.dead {
 		return nil, transfer.ErrClosed
 	}
-	s := &subscription{c: c, subject: subject, handler: handler}
+	name, star := strings.CutSuffix(subject, "*")
+	s := &subscription{c: c, subject: name, any: star, handler: handler}
 	c.subs = append(c.subs, s)
-	return func() {
-		s.gone = true
-		c.subs = slices.DeleteFunc(c.subs, func(x *subscription) bool { return x == s })
-	}, nil
+	return s.stop, nil
 }
 
 func (b *bus) stream(node string) *stream {
@@ -358,16 +432,19 @@ func (c *client) PublishKV(subject string, data []byte, done func(error)) error 
 }
 
 func (b *bus) store(subject string, data []byte) error {
-	t := strings.Split(subject, ".")
-	if len(t) < 2 {
+	_, node, _ := strings.Cut(subject, ".")
+	node, _, ok := strings.Cut(node, ".")
+	if !ok {
 		return transfer.ErrNoStream
 	}
-	s := b.stream(t[1])
+	s := b.stream(node)
 	if s == nil {
 		return transfer.ErrNoStream
 	}
 	if s.bytes+len(data) > s.max {
-		b.w.logf("full       %s", short(subject))
+		if b.w.out != nil {
+			b.w.logf("full       %s", short(subject))
+		}
 		return transfer.ErrStreamFull
 	}
 	s.bytes += len(data)
@@ -406,7 +483,9 @@ func (b *bus) hand(s *stream, m *stored) {
 		m.out = false
 		return
 	}
-	b.w.logf("           %s takes %s %s", s.node, short(m.subject), what(m.data))
+	if b.w.out != nil {
+		b.w.logf("           %s takes %s %s", s.node, short(m.subject), what(m.data))
+	}
 	end := func() {
 		if b.w.chance(b.w.f.drop) { // the acknowledgement is lost: it comes again
 			return
@@ -417,7 +496,9 @@ func (b *bus) hand(s *stream, m *stored) {
 			s.msgs = slices.DeleteFunc(s.msgs, func(x *stored) bool { return x == m })
 		}
 	}
-	k.handler(transfer.KVMsg{Subject: m.subject, Data: slices.Clone(m.data), Ack: end, Term: end})
+	same := b.unchanged(m.data)
+	k.handler(transfer.KVMsg{Subject: m.subject, Data: m.data, Ack: end, Term: end})
+	same(m.subject)
 }
 
 // redeliver delivers again what was not acknowledged.

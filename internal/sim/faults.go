@@ -14,6 +14,7 @@ type faults struct {
 	delay, corrupt, misroute               int
 	replay, crash, cancel, partition, wipe int
 	swap                                   int
+	slow                                   int  // an engine's step in which much happens before its writes land
 	small                                  bool // streams that are soon full
 	skew                                   time.Duration
 	lies                                   bool
@@ -23,9 +24,16 @@ type faults struct {
 func (w *world) draw() (f faults) {
 	r := w.rng
 	some := func(most int) int { return 1 + r.IntN(most) }
-	all := r.IntN(4) == 0
-	for i := range 15 {
-		if !all && r.IntN(5) != 0 {
+	often := func(most int) int { // a small schedule has few steps and messages
+		if !w.big {
+			most *= 2
+		}
+		return 1 + r.IntN(most)
+	}
+	all := r.IntN(4) == 0 && (w.big || r.IntN(2) == 0)
+	for i := range 16 {
+		lies := i == 11 && !w.big && r.IntN(3) == 0 // one node's lies are all there is to find in most of these
+		if !all && !lies && r.IntN(5) != 0 {
 			continue
 		}
 		switch i {
@@ -36,29 +44,31 @@ func (w *world) draw() (f faults) {
 		case 2:
 			f.delay = some(150)
 		case 3:
-			f.corrupt = some(40)
+			f.corrupt = often(40)
 		case 4:
-			f.misroute = some(60)
+			f.misroute = often(60)
 		case 5:
-			f.replay = some(40)
+			f.replay = often(40)
 		case 6:
-			f.crash = some(6)
+			f.crash = often(6)
 		case 7:
-			f.cancel = some(16)
+			f.cancel = some(24)
 		case 8:
-			f.partition = some(6)
+			f.partition = often(6)
 		case 9:
 			f.small = true
 		case 10:
 			f.skew = time.Duration(r.IntN(1+8000<<r.IntN(3))) * time.Millisecond
 		case 11:
 			f.lies = true
-		case 14:
-			f.swap = some(60)
-		case 13:
-			f.wipe = some(8)
 		case 12:
 			f.reorder = some(300)
+		case 13:
+			f.wipe = often(8)
+		case 14:
+			f.swap = often(100)
+		case 15:
+			f.slow = some(200)
 		}
 	}
 	return f

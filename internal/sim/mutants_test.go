@@ -35,7 +35,7 @@ func TestMutants(t *testing.T) {
 		{"manifest chain", off(mutant.ManifestChain), says("signs another chain")},
 		{"attempt binding", off(mutant.AttemptBinding), wrong},
 		{"attempt binding and frame AEAD", off(mutant.AttemptBinding, mutant.FrameAEAD), wrong},
-		{"a token is taken once", off(mutant.TokenOnce), says("taken twice")},
+		{"a token is taken once", off(mutant.PrefillOnce, mutant.DecodeOnce), says("taken twice")},
 		{"the tenant in the prefix chain", off(mutant.PrefixTenant), foreign},
 		{"owner and generation", off(mutant.PageOwner), wrong},
 		{"a released page waits for its writer", off(mutant.PageWriter), nil}, // backed by the roles, which release last

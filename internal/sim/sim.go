@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"io"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -25,8 +26,10 @@ type Report struct {
 	Foreign     uint64  `json:"foreign"`
 	Unfinished  uint64  `json:"unfinished"`
 	LeakedPages uint64  `json:"leaked_pages"`
-	Violations  uint64  `json:"violations"` // schedules in which anything broke
-	PerSecond   float64 `json:"per_second"`
+	PerSecond   float64 `json:"per_second"` // schedules, of all cores together
+
+	Cores      int    `json:"cores"`
+	Violations uint64 `json:"violations"` // schedules in which anything broke
 
 	Requests uint64 `json:"requests"`
 	Answered uint64 `json:"answered"`
@@ -34,6 +37,9 @@ type Report struct {
 
 	FirstBad *Verdict `json:"first_bad,omitempty"` // of the lowest seed
 }
+
+// collectEvery is how many schedules a goroutine runs between two collections: some 25 MB.
+const collectEvery = 192
 
 // Run runs schedules until all are done, ctx ends, or, without KeepGoing, one
 // fails.
@@ -46,8 +52,9 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		next  atomic.Uint64
 		wg    sync.WaitGroup
 	)
-	// Worlds are small and short: collecting them often is most of the collector's cost.
-	defer debug.SetGCPercent(debug.SetGCPercent(800))
+	// Memory is collected between schedules, when next to nothing is in use and no write is
+	// watched; the percentage is for schedules that take unusually much.
+	defer debug.SetGCPercent(debug.SetGCPercent(3200))
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	for range max(cfg.Cores, 1) {
@@ -64,6 +71,9 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 					break
 				}
 				r.add(v)
+				if r.Schedules%collectEvery == 0 {
+					runtime.GC()
+				}
 				if v.Bad() && !cfg.KeepGoing {
 					stop()
 				}
@@ -80,6 +90,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		})
 	}
 	wg.Wait()
+	total.Cores = max(cfg.Cores, 1)
 	total.PerSecond = float64(total.Schedules) / time.Since(started).Seconds()
 	return total, fail
 }
@@ -98,6 +109,13 @@ func (k *kit) schedule(seed uint64, out io.Writer) (v *Verdict, err error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		for _, p := range w.prefills {
+			p.m.Close()
+		}
+		k.flights, k.tape = emptied(w.bus.flights), emptied(w.bus.tape)
+		k.recycle()
+	}()
 	defer func() { // the product's own contradictions are findings of their seed
 		if p := recover(); p != nil {
 			w.violate("panic: %v", p)
@@ -105,6 +123,12 @@ func (k *kit) schedule(seed uint64, out io.Writer) (v *Verdict, err error) {
 		}
 	}()
 	return w.run(), nil
+}
+
+// emptied is s without elements, and without what they point to.
+func emptied[T any](s []T) []T {
+	clear(s[:cap(s)])
+	return s[:0]
 }
 
 func (r *Report) add(v *Verdict) {

@@ -1,9 +1,7 @@
 package sim
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"strings"
@@ -24,6 +22,7 @@ type authority struct {
 	secret [32]byte
 	nodes  map[string]identity.Peer // by JWT
 	random func([]byte)
+	bytes  *arena
 }
 
 // suite is the stand-in for a node's public-key operations.
@@ -39,29 +38,43 @@ var _ transfer.Suite = (*suite)(nil)
 func (a *authority) enrol(role transfer.Role, name string) *suite {
 	s := &suite{a: a}
 	a.random(s.public[:])
-	s.jwt = string(role) + "." + name + "." + hex.EncodeToString(s.public[:8])
+	var room [64]byte
+	b := append(append(append(append(room[:0], role...), '.'), name...), '.')
+	s.jwt = string(hex.AppendEncode(b, s.public[:8]))
 	a.nodes[s.jwt] = identity.Peer{Name: name, Role: identity.Role(role), Public: s.public[:], Expires: time.Unix(1<<40, 0)}
 	return s
 }
 
-// mac is the one keyed function of all stand-ins.
-func (a *authority) mac(parts ...[]byte) [32]byte {
-	h := sha256.New()
-	h.Write(a.secret[:])
-	var n [4]byte
-	for _, p := range parts {
-		n[0], n[1], n[2], n[3] = byte(len(p)>>24), byte(len(p)>>16), byte(len(p)>>8), byte(len(p))
-		h.Write(n[:])
-		h.Write(p)
-	}
-	return [32]byte(h.Sum(nil))
+// digest begins a value that only who knows the secret could make.
+func (a *authority) digest() digest {
+	return digest{binary.LittleEndian.Uint64(a.secret[:]), binary.LittleEndian.Uint64(a.secret[8:])}
+}
+
+// signature is that of one node over a statement.
+func (a *authority) signature(public []byte, kind, dest string, body []byte) [32]byte {
+	d := a.digest()
+	d.bytes(public)
+	d.text(kind)
+	d.text(dest)
+	d.bytes(body)
+	return d.sum()
+}
+
+// shared is what only the holder of pub, and who made enc for it, can know.
+func (a *authority) shared(pub, enc []byte, use string, binding []byte) [32]byte {
+	d := a.digest()
+	d.bytes(pub)
+	d.bytes(enc)
+	d.text(use)
+	d.bytes(binding)
+	return d.sum()
 }
 
 func (s *suite) JWT() (string, error) { return s.jwt, nil }
 
 func (s *suite) Sign(kind, dest string, body []byte) []byte {
-	m := s.a.mac(s.public[:], []byte(kind), []byte(dest), body)
-	return m[:]
+	m := s.a.signature(s.public[:], kind, dest, body)
+	return s.a.bytes.clone(m[:])
 }
 
 func (s *suite) Verify(jwt string, _ time.Time) (identity.Peer, error) {
@@ -73,7 +86,7 @@ func (s *suite) Verify(jwt string, _ time.Time) (identity.Peer, error) {
 }
 
 func (s *suite) VerifySig(from identity.Peer, kind, dest string, body, sig []byte) error {
-	if m := s.a.mac(from.Public, []byte(kind), []byte(dest), body); string(sig) != string(m[:]) {
+	if m := s.a.signature(from.Public, kind, dest, body); string(sig) != string(m[:]) {
 		return errStandIn
 	}
 	return nil
@@ -82,47 +95,48 @@ func (s *suite) VerifySig(from identity.Peer, kind, dest string, body, sig []byt
 // signToken is tenant.Sign's stand-in.
 func (s *suite) signToken(c tenant.Claims) (string, error) {
 	return tenant.SignWith(c, func(body []byte) []byte {
-		m := s.a.mac(s.public[:], []byte("token"), []byte(c.Router), body)
+		m := s.a.signature(s.public[:], "token", c.Router, body)
 		return append(m[:], m[:]...) // as long as an Ed25519 signature
 	})
 }
 
 func (s *suite) VerifyToken(token string, router identity.Peer, now time.Time) (tenant.Claims, error) {
 	return tenant.VerifyWith(token, now, func(name string, body, sig []byte) error {
-		m := s.a.mac(router.Public, []byte("token"), []byte(name), body)
-		if name != router.Name || string(sig) != string(m[:])+string(m[:]) {
+		m := s.a.signature(router.Public, "token", name, body)
+		if name != router.Name || len(sig) != 64 || string(sig[:32]) != string(m[:]) || string(sig[32:]) != string(m[:]) {
 			return tenant.ErrSignature
 		}
 		return nil
 	})
 }
 
-// box is AES-256-GCM under a key that only the holder of pub can know.
-func (a *authority) box(pub, enc []byte, info string) cipher.AEAD {
-	key := a.mac(pub, enc, []byte(info))
-	b, err := aes.NewCipher(key[:])
-	if err != nil {
-		panic("sim: internal error: " + err.Error()) // only for lengths
-	}
-	g, err := cipher.NewGCM(b)
-	if err != nil {
-		panic("sim: internal error: " + err.Error())
-	}
-	return g
+const (
+	encSize = 32
+	tagSize = 16
+)
+
+// tag is the last part of a sealed box: over everything that it is bound to.
+func tag(key [32]byte, aad, sealed []byte) [tagSize]byte {
+	d := digest{binary.LittleEndian.Uint64(key[16:]), binary.LittleEndian.Uint64(key[24:])}
+	d.bytes(aad)
+	d.bytes(sealed)
+	sum := d.sum()
+	return [tagSize]byte(sum[:])
 }
 
-const encSize = 32
-
 func (s *suite) SealTo(pub []byte, info string, aad, plaintext []byte) ([]byte, error) {
-	out := make([]byte, encSize, encSize+len(plaintext)+16)
-	s.a.random(out)
-	return s.a.box(pub, out, info).Seal(out, make([]byte, 12), plaintext, aad), nil
+	out := s.a.bytes.make(encSize+len(plaintext), encSize+len(plaintext)+tagSize)
+	s.a.random(out[:encSize])
+	key := s.a.shared(pub, out[:encSize], info, nil)
+	crypt(key, out[encSize:], plaintext)
+	t := tag(key, aad, out[encSize:])
+	return append(out, t[:]...), nil
 }
 
 func (s *suite) NewSender(pub []byte, tokenHash transfer.Hash) (*seal.Sender, []byte, error) {
 	enc := make([]byte, encSize)
 	s.a.random(enc)
-	x, err := seal.SenderOf(secret(s.a.mac(pub, enc, tokenHash[:])), tokenHash)
+	x, err := seal.SenderOf(secret(s.a.shared(pub, enc, "attempt", tokenHash[:])), tokenHash)
 	return x, enc, err
 }
 
@@ -130,7 +144,9 @@ func (s *suite) NewSender(pub []byte, tokenHash transfer.Hash) (*seal.Sender, []
 type secret [32]byte
 
 func (x secret) Export(context string, n int) ([]byte, error) {
-	h := sha256.Sum256(append(x[:], context...))
+	d := digest{binary.LittleEndian.Uint64(x[:]), binary.LittleEndian.Uint64(x[8:])}
+	d.text(context)
+	h := d.sum()
 	return h[:n], nil
 }
 
@@ -151,13 +167,16 @@ func (a *authority) newKey() *bootKey {
 func (k *bootKey) Public() []byte { return k.pub[:] }
 
 func (k *bootKey) OpenFrom(info string, aad, sealed []byte) ([]byte, error) {
-	if len(sealed) < encSize {
+	if len(sealed) < encSize+tagSize {
 		return nil, seal.ErrOpen
 	}
-	out, err := k.a.box(k.pub[:], sealed[:encSize], info).Open(nil, make([]byte, 12), sealed[encSize:], aad)
-	if err != nil {
+	key := k.a.shared(k.pub[:], sealed[:encSize], info, nil)
+	body, end := sealed[encSize:len(sealed)-tagSize], sealed[len(sealed)-tagSize:]
+	if t := tag(key, aad, body); string(t[:]) != string(end) {
 		return nil, seal.ErrOpen
 	}
+	out := k.a.bytes.make(len(body), len(body))
+	crypt(key, out, body)
 	return out, nil
 }
 
@@ -165,7 +184,7 @@ func (k *bootKey) NewReceiver(enc []byte, tokenHash [32]byte) (*seal.Receiver, e
 	if len(enc) != encSize {
 		return nil, seal.ErrOpen
 	}
-	return seal.ReceiverOf(secret(k.a.mac(k.pub[:], enc, tokenHash[:])), tokenHash)
+	return seal.ReceiverOf(secret(k.a.shared(k.pub[:], enc, "attempt", tokenHash[:])), tokenHash)
 }
 
 // class is what a message is, by its subject: the first word.

@@ -27,6 +27,15 @@ var (
 	tenants = []string{"tenantname-north", "tenantname-south", "tenantname-west"}
 	marker  = "PrOmPt!"
 	secrets = []string{"tenantname", marker}
+	eog     = []int32{provenance.EOG}
+	needles = [][]byte{[]byte("tenantname"), []byte(marker)}
+)
+
+// The names of nodes, at most so many of a role.
+var (
+	decodeNames  = []string{"d1", "d2"}
+	prefillNames = []string{"p1", "p2"}
+	routerNames  = []string{"r1", "r2"}
 )
 
 // start is when every schedule begins: so far ahead that no timer of the real
@@ -47,16 +56,26 @@ type kit struct {
 	decode  *decode.Metrics
 	log     *slog.Logger
 	keys    *identity.Keys // not nil: the product's own public-key operations
+
+	flights []flight // empty, as tape: room for what the next world sends
+	tape    []taped
+
+	bytes arena // of what is under way
+
+	suspicious bool // finds out whether shared bytes are changed
+	fresh      bool // each schedule has memory of its own
 }
 
-func newKit() (*kit, error) {
-	k := &kit{log: slog.New(slog.DiscardHandler)}
+func newKit() (*kit, error) { return (&kit{log: slog.New(slog.DiscardHandler)}).make() }
+
+func (k *kit) make() (*kit, error) {
 	reg := metrics.New()
 	k.prefill, k.decode = prefill.NewMetrics(reg), decode.NewMetrics(reg)
 	for i := range k.engines {
 		e, err := provenance.New(provenance.Config{
-			Window: 4096, Share: i == 1,
+			Window: 4096, Share: i == 1, Reuse: !k.fresh,
 			Between: func() { k.w.between() },
+			Stray:   func(s model.Seq, block int) { k.w.stray(s, block) },
 			Watch:   func(s provenance.Sum) { k.w.watch(s) },
 		})
 		if err != nil {
@@ -65,8 +84,20 @@ func newKit() (*kit, error) {
 		k.engines[i], k.oracles[i] = e, e.NewOracle()
 	}
 	var err error
-	k.other, err = provenance.New(provenance.Config{Window: 4096, Salt: 1, Watch: func(s provenance.Sum) { k.w.watch(s) }})
+	k.other, err = provenance.New(provenance.Config{Window: 4096, Salt: 1, Reuse: !k.fresh, Watch: func(s provenance.Sum) { k.w.watch(s) }})
 	return k, err
+}
+
+// recycle makes memory that a schedule had ready for the next.
+func (k *kit) recycle() {
+	for _, e := range []*provenance.Engine{k.engines[0], k.engines[1], k.other} {
+		if !k.fresh {
+			e.Recycle()
+		}
+	}
+	if !k.fresh {
+		k.bytes.reset()
+	}
 }
 
 // world is one schedule.
@@ -84,16 +115,19 @@ type world struct {
 	step   int
 	inStep bool // an engine step is under way
 
-	routers  []*routerNode
-	prefills []*prefillNode
-	decodes  []*decodeNode
-	timers   []timer
-	requests []*request
-	toStart  int
-	said     time.Time // when the nodes last announced themselves
+	routers   []*routerNode
+	prefills  []*prefillNode
+	decodes   []*decodeNode
+	timers    []timer
+	shipments []*prefill.Shipping // scratch
+	requests  []*request
+	toStart   int
+	said      time.Time // when the nodes last announced themselves
 
-	swaps int
-	liars map[uint64]string // boots of prefill nodes none of whose attempts may be believed
+	big    bool
+	common int // in eighths: how many prompts begin alike
+	swaps  int
+	liars  map[uint64]string // boots of prefill nodes none of whose attempts may be believed
 
 	verdict Verdict
 }
@@ -201,39 +235,47 @@ func (k *kit) newWorld(seed uint64, out io.Writer) (*world, error) {
 		w.now = time.Now() // real certificates have real times
 	}
 	w.start = w.now
+	w.big = w.rng.IntN(bigOneIn) == 0
 	w.f = w.draw()
 	which := 0
 	if w.rng.IntN(4) == 0 {
 		which = 1
 	}
 	w.engine, w.oracle = k.engines[which], k.oracles[which]
-	w.auth = &authority{nodes: map[string]identity.Peer{}, random: w.random}
+	w.common = 4
+	if !w.big {
+		w.common = 2 + 5*which // where blocks are shared there should be some to share
+	}
+	w.auth = &authority{nodes: map[string]identity.Peer{}, random: w.random, bytes: &k.bytes}
 	w.random(w.auth.secret[:])
-	w.bus = &bus{w: w, taken: map[[32]byte]bool{}}
-	w.logf("seed %d, shared prefixes %t, faults %+v", seed, which == 1, w.f)
-	for i := range 1 + w.rng.IntN(2) {
-		name := fmt.Sprintf("d%d", i+1)
+	w.bus = newBus(w)
+	if out != nil {
+		w.logf("seed %d, shared prefixes %t, faults %+v", seed, which == 1, w.f)
+	}
+	size := w.size()
+	for i := range size.decodes {
+		name := decodeNames[i]
 		w.bus.made++
 		s := &stream{w: w, id: w.bus.made * laneCount, node: name, max: 1 << 20}
 		if w.f.small {
 			s.max = 4000 + w.rng.IntN(6000)
 		}
 		w.bus.streams = append(w.bus.streams, s)
-		d := &decodeNode{node: node{name: name}, capacity: kernels.BlockTokens * (5 + w.rng.IntN(6))}
+		d := &decodeNode{node: node{name: name}, capacity: w.decodeCapacity()}
 		w.decodes = append(w.decodes, d)
 		if err := w.bootDecode(d); err != nil {
 			return nil, err
 		}
 	}
-	for i := range 1 + w.rng.IntN(2) {
-		p := &prefillNode{node: node{name: fmt.Sprintf("p%d", i+1)}, capacity: kernels.BlockTokens * (4 + w.rng.IntN(5))}
+	for i := range size.prefills {
+		p := &prefillNode{node: node{name: prefillNames[i]}, capacity: w.prefillCapacity()}
 		w.prefills = append(w.prefills, p)
 		if err := w.bootPrefill(p); err != nil {
 			return nil, err
 		}
 	}
-	for i := range 1 + w.rng.IntN(2) {
-		r := &routerNode{node: node{name: fmt.Sprintf("r%d", i+1)}}
+	for i := range size.routers {
+		r := &routerNode{node: node{name: routerNames[i]}}
 		w.routers = append(w.routers, r)
 		if err := w.bootRouter(r); err != nil {
 			return nil, err
@@ -242,7 +284,7 @@ func (k *kit) newWorld(seed uint64, out io.Writer) (*world, error) {
 	w.announce()
 	for i := 0; i < 64 && w.bus.land(); i++ { // most are heard before the first request
 	}
-	w.toStart = 1 + w.rng.IntN(4)
+	w.toStart = size.requests
 	return w, nil
 }
 
@@ -337,7 +379,7 @@ func (w *world) bootRouter(r *routerNode) (err error) {
 		Ask:  c.ask,
 		Sign: sign,
 		Scope: func(tenant string, m transfer.Hash) [32]byte {
-			return w.auth.mac([]byte("scope"), []byte(tenant), m[:])
+			return w.auth.shared(nil, nil, tenant, m[:])
 		},
 		Random: w.random,
 		Accept: 3 * time.Second, FirstToken: 20 * time.Second, Stall: 10 * time.Second, Queue: 6 * time.Second,
@@ -366,7 +408,7 @@ func (w *world) check(err error) {
 func (w *world) begin() {
 	w.toStart--
 	r := w.rng
-	q := &request{n: len(w.requests) + 1, tenant: tenants[r.IntN(len(tenants))], maxNew: 1 + r.IntN(6), lost: map[uint64]bool{}}
+	q := &request{n: len(w.requests) + 1, tenant: tenants[r.IntN(len(tenants))], maxNew: w.maxNew()}
 	w.random(q.id[:])
 	if len(w.requests) > 0 && w.chance(40) { // an id that another tenant had: must not matter
 		old := w.requests[r.IntN(len(w.requests))]
@@ -374,16 +416,12 @@ func (w *world) begin() {
 			q.id = old.id
 		}
 	}
-	n := 1 + r.IntN(200)
-	switch r.IntN(8) {
-	case 0:
-		n = kernels.BlockTokens * (1 + r.IntN(3))
-	case 1:
-		n = 150 + r.IntN(500) // over most limits
-	}
+	n := w.promptLen()
 	q.prompt = make([]int32, n)
-	copy(q.prompt, toTokens(marker))
-	common := w.rng.IntN(2) == 0 // the same system prompt for several requests, so that blocks are shared
+	for i := range min(n, len(marker)) {
+		q.prompt[i] = int32(marker[i])
+	}
+	common := r.IntN(8) < w.common // the same system prompt for several requests, so that blocks are shared
 	for i := len(marker); i < n; i++ {
 		if common && i < 130 {
 			q.prompt[i] = int32(i)
@@ -397,23 +435,17 @@ func (w *world) begin() {
 	w.send(q)
 	if w.chance(120) { // n = 2: another sequence of the same request
 		twin := *q
-		twin.n, twin.child, twin.lost = len(w.requests)+1, 1, map[uint64]bool{}
+		twin.n, twin.child, twin.lost = len(w.requests)+1, 1, nil
 		w.send(&twin)
 	}
 }
 
 func (w *world) send(q *request) {
 	w.requests = append(w.requests, q)
-	w.logf("request    %d of %s at %s: %d + %d tokens, child %d", q.n, q.tenant, q.at.name, len(q.prompt), q.maxNew, q.child)
-	q.g = q.at.m.Start(router.Request{Tenant: q.tenant, ID: q.id, Child: q.child, Prompt: q.prompt, MaxNew: q.maxNew, EOG: []int32{provenance.EOG}})
-}
-
-func toTokens(s string) []int32 {
-	out := make([]int32, len(s))
-	for i := range s {
-		out[i] = int32(s[i])
+	if w.out != nil {
+		w.logf("request    %d of %s at %s: %d + %d tokens, child %d", q.n, q.tenant, q.at.name, len(q.prompt), q.maxNew, q.child)
 	}
-	return out
+	q.g = q.at.m.Start(router.Request{Tenant: q.tenant, ID: q.id, Child: q.child, Prompt: q.prompt, MaxNew: q.maxNew, EOG: eog})
 }
 
 // run carries the schedule to its quiet end and judges it.
@@ -470,6 +502,9 @@ func (w *world) once() {
 	r := w.rng
 	for range 10 { // what was chosen may have nothing to do
 		switch n := r.IntN(64); {
+		case n < 4 && w.toStart > 0 && !w.big: // soon, so that requests meet
+			w.begin()
+			return
 		case n < 34:
 			if w.bus.land() {
 				return
@@ -504,7 +539,7 @@ func (w *world) once() {
 			return
 		}
 	}
-	w.tick(time.Duration(20+r.IntN(600)) * time.Millisecond)
+	w.tick(time.Duration(20+r.IntN(1200)) * time.Millisecond)
 }
 
 func (w *world) shipOne() bool {
@@ -516,13 +551,14 @@ func (w *world) shipOne() bool {
 // tick lets time pass.
 func (w *world) tick(d time.Duration) {
 	w.now = w.now.Add(d)
-	due := w.timers
-	w.timers = nil
-	for _, t := range due {
-		if t.at.After(w.now) {
-			w.timers = append(w.timers, t)
-		} else {
-			t.f()
+	if due := w.timers; len(due) > 0 {
+		w.timers = nil
+		for _, t := range due {
+			if t.at.After(w.now) {
+				w.timers = append(w.timers, t)
+			} else {
+				t.f()
+			}
 		}
 	}
 	for _, x := range w.decodes {
@@ -560,6 +596,9 @@ func (w *world) watchNodes(q *request) {
 		epoch uint64
 	}{{a.Prefill, a.PrefillEpoch}, {a.Decode, a.DecodeEpoch}} {
 		if !w.alive(b.name, b.epoch) && !q.lost[b.epoch] && w.rng.IntN(3) == 0 {
+			if q.lost == nil {
+				q.lost = map[uint64]bool{}
+			}
 			q.lost[b.epoch] = true
 			w.logf("lost node  %s, request %d", b.name, q.n)
 			q.g.Lost(b.name, b.epoch)
@@ -627,10 +666,13 @@ func (w *world) swap() {
 		p := w.prefills[r.IntN(len(w.prefills))]
 		name, pages, swap = p.name, p.n.Stats().Pages, p.m.Swap
 	}
-	a, b := r.IntN(pages), r.IntN(pages)
-	if a != b && swap(kernels.PageID(a), kernels.PageID(b)) {
-		w.swaps++
-		w.logf("swapped    pages %d and %d of %s", a, b, name)
+	for range 4 { // most are free
+		a, b := r.IntN(pages), r.IntN(pages)
+		if a != b && swap(kernels.PageID(a), kernels.PageID(b)) {
+			w.swaps++
+			w.logf("swapped    pages %d and %d of %s", a, b, name)
+			return
+		}
 	}
 }
 
@@ -655,7 +697,7 @@ func (w *world) crash() {
 		w.logf("crash      %s", d.name)
 		d.m.Close()
 		if r.IntN(3) == 0 { // comes back smaller or larger
-			d.capacity = kernels.BlockTokens * (5 + r.IntN(6))
+			d.capacity = w.decodeCapacity()
 		}
 		if err := w.bootDecode(d); err != nil {
 			w.violate("boot of %s: %v", d.name, err)
@@ -682,6 +724,28 @@ func (w *world) between() {
 	for range w.rng.IntN(3) {
 		w.bus.land()
 	}
+	if w.chance(w.f.slow) { // the step takes long: deadlines pass, clients go away
+		w.inStep = false // one thing inside another is enough
+		w.tick(time.Duration(w.rng.IntN(4000)) * time.Millisecond)
+		if len(w.requests) > 0 && w.rng.IntN(3) == 0 {
+			if q := w.requests[w.rng.IntN(len(w.requests))]; !q.over() {
+				w.logf("cancel     request %d, %s, in a step", q.n, q.g.State())
+				q.g.Cancel()
+			}
+		}
+		for range w.rng.IntN(12) {
+			w.bus.land()
+		}
+		w.inStep = true
+	}
+}
+
+// stray is a write that landed in a page which had been given back since the step
+// began. Pages that the schedule itself let change places are no proof of anything.
+func (w *world) stray(s model.Seq, block int) {
+	if w.swaps == 0 {
+		w.violate("a write of %s for attempt %d landed in block %d after its page was released", s.Source.Tenant, s.Source.Attempt, block)
+	}
 }
 
 // quiet ends all faults and lets what is left come to rest.
@@ -702,7 +766,8 @@ func (w *world) quiet() {
 				for p.m.Busy() && p.m.Step() {
 					moved = true
 				}
-				for _, s := range slices.Clone(p.m.Shipments()) {
+				w.shipments = append(w.shipments[:0], p.m.Shipments()...)
+				for _, s := range w.shipments {
 					moved = s.Step() || moved
 				}
 			}

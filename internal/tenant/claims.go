@@ -3,6 +3,8 @@ package tenant
 import (
 	"fmt"
 	"time"
+
+	"bulkhead/internal/mutant"
 )
 
 // Limits of a token. Prompt and output are bounded at 16 Mi tokens, far over
@@ -65,15 +67,15 @@ func (c Claims) validate() error {
 		{"blk", c.Blocks, Blocks(c.PromptLen), Blocks(c.PromptLen)},
 		{"max", c.MaxNew, 1, MaxTokens},
 	} {
-		if n.value < n.low || n.value > n.high {
+		if (n.value < n.low || n.value > n.high) && !mutant.Off(mutant.ClaimBounds) {
 			return fmt.Errorf("%w: %s is %d, must be %d to %d", ErrClaimValue, n.member, n.value, n.low, n.high)
 		}
 	}
-	if c.NotBefore.Before(c.IssuedAt) || !c.NotBefore.Before(c.Expires) {
+	if (c.NotBefore.Before(c.IssuedAt) || !c.NotBefore.Before(c.Expires)) && !mutant.Off(mutant.ClaimTimes) {
 		return fmt.Errorf("%w: times must be in order iat <= nbf < exp, are %s, %s, %s",
 			ErrClaimValue, stamp(c.IssuedAt), stamp(c.NotBefore), stamp(c.Expires))
 	}
-	if d := c.Expires.Sub(c.IssuedAt); d > MaxLifetime {
+	if d := c.Expires.Sub(c.IssuedAt); d > MaxLifetime && !mutant.Off(mutant.ClaimLifetime) {
 		return fmt.Errorf("%w: %s, at most %s", ErrLifetime, d, MaxLifetime)
 	}
 	return nil
@@ -83,11 +85,11 @@ func (c Claims) validate() error {
 // Errors name both times, since the usual cause is a clock.
 func (c Claims) checkTime(now time.Time) error {
 	switch {
-	case c.IssuedAt.After(now.Add(MaxSkew)):
+	case c.IssuedAt.After(now.Add(MaxSkew)) && !mutant.Off(mutant.TokenIssued):
 		return fmt.Errorf("%w: issued at %s, this node's clock says %s", ErrIssued, stamp(c.IssuedAt), stamp(now))
-	case c.NotBefore.After(now.Add(MaxSkew)):
+	case c.NotBefore.After(now.Add(MaxSkew)) && !mutant.Off(mutant.TokenNotBefore):
 		return fmt.Errorf("%w: not before %s, this node's clock says %s", ErrNotBefore, stamp(c.NotBefore), stamp(now))
-	case !c.Expires.After(now.Add(-MaxSkew)):
+	case !c.Expires.After(now.Add(-MaxSkew)) && !mutant.Off(mutant.TokenExpiry):
 		return fmt.Errorf("%w: at %s, this node's clock says %s", ErrExpired, stamp(c.Expires), stamp(now))
 	}
 	return nil
@@ -120,19 +122,19 @@ func (c Claims) Check(e Expect) error {
 		return fmt.Errorf("%w: only prefill and decode nodes are granted anything", ErrAudience)
 	}
 	switch {
-	case granted != e.Node:
+	case granted != e.Node && !mutant.Off(mutant.ClaimAudience):
 		return fmt.Errorf("%w: %s node %q, this is %q", ErrAudience, e.Role, granted, e.Node)
-	case e.Role == "decode" && c.DecodeEpoch != e.Epoch:
+	case e.Role == "decode" && c.DecodeEpoch != e.Epoch && !mutant.Off(mutant.ClaimEpoch):
 		return fmt.Errorf("%w: epoch %016x, this is %016x", ErrEpoch, c.DecodeEpoch, e.Epoch)
-	case c.Model != e.Model:
+	case c.Model != e.Model && !mutant.Off(mutant.ClaimModel):
 		return fmt.Errorf("%w: fingerprint begins %x, this node has %x", ErrModel, c.Model[:8], e.Model[:8])
-	case c.PromptLen != e.PromptLen:
+	case c.PromptLen != e.PromptLen && !mutant.Off(mutant.ClaimPromptLen):
 		return fmt.Errorf("%w: token says %d, got %d", ErrPromptLen, c.PromptLen, e.PromptLen)
-	case c.PromptDigest != e.PromptDigest:
+	case c.PromptDigest != e.PromptDigest && !mutant.Off(mutant.ClaimPromptDigest):
 		return ErrPromptDigest
-	case c.MaxNew != e.MaxNew:
+	case c.MaxNew != e.MaxNew && !mutant.Off(mutant.ClaimMaxNew):
 		return fmt.Errorf("%w: token says %d, job says %d", ErrMaxNew, c.MaxNew, e.MaxNew)
-	case c.ReplyBinding != e.ReplyBinding:
+	case c.ReplyBinding != e.ReplyBinding && !mutant.Off(mutant.ClaimReply):
 		return ErrReply
 	}
 	return nil

@@ -65,8 +65,23 @@ func TestDigests(t *testing.T) {
 		t.Error("digests of nothing")
 	}
 
-	if got, want := ReplyBinding("out.r0.x", key), mac(key, []byte("bulkhead reply/1out.r0.x")); got != want {
+	ofPrefill, ofDecode := mac(key, []byte("bulkhead reply key/1|prefill")), mac(key, []byte("bulkhead reply key/1|decode"))
+	if ReplyKey(key, "prefill") != ofPrefill || ReplyKey(key, "decode") != ofDecode {
+		t.Error("ReplyKey differs")
+	}
+	digest := func(k [32]byte) []byte {
+		d := sha256.Sum256(append([]byte("bulkhead reply other/1"), k[:]...))
+		return d[:]
+	}
+	want32 := sha256.Sum256(slices.Concat([]byte("bulkhead reply/2"), digest(ofPrefill), digest(ofDecode), []byte("out.r0.x")))
+	if ReplyBinding("out.r0.x", key) != want32 {
 		t.Error("ReplyBinding differs")
+	}
+	if ReplyBindingOf("out.r0.x", "prefill", ofPrefill, ReplyDigest(ofDecode)) != want32 || ReplyBindingOf("out.r0.x", "decode", ofDecode, ReplyDigest(ofPrefill)) != want32 {
+		t.Error("ReplyBindingOf differs from ReplyBinding")
+	}
+	if ReplyBindingOf("out.r0.x", "decode", ofPrefill, ReplyDigest(ofDecode)) == want32 {
+		t.Error("prefill's key is taken for decode's")
 	}
 	hash := HashToken("token")
 	if hash != sha256.Sum256([]byte("token")) {

@@ -3,12 +3,13 @@ package tenant
 import (
 	"crypto/ed25519"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
 	"aidanwoods.dev/go-paseto"
+
+	"bulkhead/internal/mutant"
 )
 
 // assertion is the implicit assertion's first part.
@@ -17,11 +18,15 @@ const assertion = "kvgrant/1|"
 const (
 	tokenPrefix   = "v4.public."
 	signatureSize = ed25519.SignatureSize
+	bodySize      = 800 // bytes of most claims
 )
 
 // Sign makes the token of c with the key of the router named in it. Times are
 // cut to whole seconds. It refuses claims that Verify would refuse.
 func Sign(c Claims, key ed25519.PrivateKey, cluster string) (string, error) {
+	if mutant.Bare {
+		return SignWith(c, func([]byte) []byte { return make([]byte, signatureSize) })
+	}
 	k, err := paseto.NewV4AsymmetricSecretKeyFromEd25519(key)
 	if err != nil {
 		return "", fmt.Errorf("tenant: router key: %w", err)
@@ -43,7 +48,10 @@ func SignWith(c Claims, sign func(body []byte) []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return tokenPrefix + b64.EncodeToString(append(body, sign(body)...)) + "." + b64.EncodeToString([]byte(c.Router)), nil
+	sig := sign(body)
+	out := make([]byte, 0, len(tokenPrefix)+b64.EncodedLen(len(body)+len(sig))+1+b64.EncodedLen(len(c.Router)))
+	out = b64.AppendEncode(append(out, tokenPrefix...), append(body, sig...))
+	return string(b64.AppendEncode(append(out, '.'), []byte(c.Router))), nil
 }
 
 // body is what is signed of c.
@@ -55,11 +63,7 @@ func (c Claims) body() ([]byte, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	body, err := json.Marshal(c.encode())
-	if err != nil {
-		return nil, fmt.Errorf("tenant: encode claims: %w", err)
-	}
-	return body, nil
+	return appendClaims(make([]byte, 0, bodySize+signatureSize), &c), nil
 }
 
 // Verify returns the claims of a token whose signature, form, bounds and times
@@ -70,6 +74,9 @@ func (c Claims) body() ([]byte, error) {
 // The claims are then still to be compared with what the caller knows: see
 // Claims.Check.
 func Verify(token string, keyOf func(router string) (ed25519.PublicKey, error), cluster string, now time.Time) (Claims, error) {
+	if mutant.Bare {
+		return VerifyWith(token, now, func(string, []byte, []byte) error { return nil })
+	}
 	return VerifyWith(token, now, func(router string, _, _ []byte) error {
 		pub, err := keyOf(router)
 		if err != nil {
@@ -96,7 +103,7 @@ func VerifyWith(token string, now time.Time, signed func(router string, body, si
 	if err != nil {
 		return Claims{}, err
 	}
-	if err := signed(router, body, sig); err != nil {
+	if err := signed(router, body, sig); err != nil && !mutant.Off(mutant.TokenSignature) {
 		return Claims{}, err
 	}
 	c, err := decodeClaims(body)
@@ -123,7 +130,7 @@ func split(token string) (body, sig []byte, router string, err error) {
 		return nil, nil, "", ErrTokenFormat
 	}
 	payload, footer, ok := strings.Cut(rest, ".")
-	if !ok || strings.ContainsAny(rest, "\r\n") { // base64 would skip line breaks
+	if !ok || strings.IndexByte(rest, '\n') >= 0 || strings.IndexByte(rest, '\r') >= 0 { // base64 would skip line breaks
 		return nil, nil, "", ErrTokenFormat
 	}
 	signed, err := b64.DecodeString(payload)

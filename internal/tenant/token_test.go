@@ -80,13 +80,14 @@ func object(members map[string]string, order []string) string {
 // sampleMembers returns the sample's claims as JSON texts, and their order.
 func sampleMembers(t testing.TB) (map[string]string, []string) {
 	t.Helper()
+	c := sample()
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(appendClaims(nil, &c), &raw); err != nil {
+		t.Fatal(err)
+	}
 	out := map[string]string{}
-	for name, v := range sample().encode() {
-		b, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out[name] = string(b)
+	for name, v := range raw {
+		out[name] = string(v)
 	}
 	return out, slices.Sorted(maps.Keys(out))
 }
@@ -418,6 +419,7 @@ func FuzzToken(f *testing.F) {
 		if len(body) > 2000 {
 			return
 		}
+		sameClaims(t, body)
 		c, err := Verify(signJSON(t, body, "r0"), keyOf, cluster, now)
 		if err != nil {
 			return
@@ -430,4 +432,52 @@ func FuzzToken(f *testing.F) {
 			t.Fatalf("%+v, then %+v, %v", c, c2, err)
 		}
 	})
+}
+
+// sameClaims holds the reader of the one written form against the reader of all.
+func sameClaims(t *testing.T, body string) {
+	c, ok := decodeWritten([]byte(body))
+	if !ok {
+		return
+	}
+	if all, err := decodeObject([]byte(body)); err != nil || all != c {
+		t.Fatalf("%q: %+v in its written form, else %+v, %v", body, c, all, err)
+	}
+	c.Router = "r0"
+	if c.validate() == nil && string(appendClaims(nil, &c)) != body {
+		t.Fatalf("%q is not the form that is written", body)
+	}
+}
+
+// The written form is what is read without a JSON parser, and any one byte of it
+// changed is read as the parser reads it, or not at all.
+func TestClaimsWrittenForm(t *testing.T) {
+	c := sample()
+	body := appendClaims(nil, &c)
+	if got, ok := decodeWritten(body); !ok {
+		t.Fatalf("%s is not read", body)
+	} else if got.Router = c.Router; got != c {
+		t.Fatalf("%+v, want %+v", got, c)
+	}
+	for i := range body {
+		for _, b := range []byte("0a9A\"\\ ,:{}\x00\xff-.e") {
+			bad := bytes.Clone(body)
+			bad[i] = b
+			sameClaims(t, string(bad))
+		}
+		sameClaims(t, string(slices.Delete(bytes.Clone(body), i, i+1)))
+		sameClaims(t, string(slices.Insert(bytes.Clone(body), i, body[i])))
+	}
+	for form, want := range map[string]bool{
+		"2026-02-28T23:59:59Z": true, "2024-02-29T00:00:00Z": true, "0000-01-01T00:00:00Z": true, "9999-12-31T23:59:59Z": true,
+		"2026-02-29T00:00:00Z": false, "2026-00-01T00:00:00Z": false, "2026-01-00T00:00:00Z": false, "2026-13-01T00:00:00Z": false,
+		"2026-01-01T24:00:00Z": false, "2026-01-01T00:60:00Z": false, "2026-01-01T00:00:60Z": false, "2026-01-01 00:00:00Z": false,
+		"2026-01-01T00:00:0Z": false, "+026-01-01T00:00:00Z": false, "2026-01-01T00:00:00z": false, "": false,
+	} {
+		got, ok := parseTime([]byte(form))
+		theirs, err := time.Parse(timeForm, form)
+		if ok != want || ok && !got.Equal(theirs) || ok != (err == nil && theirs.Format(timeForm) == form) {
+			t.Errorf("%q: %s, %t; the library: %s, %v", form, got, ok, theirs, err)
+		}
+	}
 }

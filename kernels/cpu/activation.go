@@ -89,8 +89,8 @@ func quantiseBlock(r *qrecord, x *[blockCols]float32) {
 // scratch is the packed activations of one MatMul.
 type scratch struct {
 	q []qrecord
-	p []qrecord // two rows for each: for precise matrices
 	f []frecord
+	outlierScratch
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -103,40 +103,63 @@ func grow[T any](s []T, n int) []T {
 }
 
 // needs says which packings the matrices of one MatMul read.
-type needs struct{ quantised, precise, float bool }
+type needs struct{ quantised, outliers, float bool }
+
+// pack packs rows of x, or the picked ones.
+func (s *step) pack(sc *scratch, x *buffer, rows int, pick []int, n needs) {
+	blocks := (x.cols + blockCols - 1) / blockCols
+	if n.quantised {
+		sc.q = grow(sc.q, rows*blocks)
+	}
+	if n.outliers {
+		sc.outlierScratch.grow(rows, blocks)
+	}
+	if n.float {
+		sc.f = grow(sc.f, rows*blocks)
+	}
+	row := func(r int) {
+		from := r
+		if pick != nil {
+			from = pick[r]
+		}
+		sc.packRow(s.b.tier, r, rows, x.row(from), n)
+	}
+	if rows <= tileMax { // few rows: each may be long
+		s.forRows(rows, x.cols, row)
+		if n.outliers {
+			sc.sortTiles(0, rows, rows, blocks)
+		}
+		return
+	}
+	s.b.pool.run((rows+tileMax-1)/tileMax, func(c int) {
+		first, end := c*tileMax, min((c+1)*tileMax, rows)
+		for r := first; r < end; r++ {
+			row(r)
+		}
+		if n.outliers {
+			sc.sortTiles(first, end, rows, blocks)
+		}
+	})
+}
 
 // packRow packs row r of rows into its tile.
 func (s *scratch) packRow(t *tier, r, rows int, x []float32, n needs) {
 	blocks := (len(x) + blockCols - 1) / blockCols
+	first, size := tileOf(r, rows)
+	at := first*blocks + r - first
 	if n.quantised {
-		at, size := tileAt(r, rows, blocks)
 		t.quantise(s.q[at:], size, x)
 	}
-	if n.precise {
-		at, size := tileAt(2*r, 2*rows, blocks) // 2*r+1 is in the same tile: sizes are even
-		t.quantise(s.p[at:], size, x)
-		s.packRest(t, at, size, x)
+	if n.outliers {
+		s.packOutliers(t, r, r-first, s.q[at:], size, x)
 	}
 	if n.float {
-		at, size := tileAt(r, rows, blocks)
 		for b := range blocks {
 			dst := &s.f[at+b*size]
 			clear(dst[copy(dst[:], x[b*blockCols:]):])
 		}
 	}
 }
-
-// packRest packs, beside a row that was rounded to 8 bits, what the rounding
-// left. The product of the two together is that of the row to 15 bits.
-func (s *scratch) packRest(t *tier, at, size int, x []float32) {
-	rest := rests.Get().(*[]float32)
-	defer rests.Put(rest)
-	*rest = grow(*rest, len(x))
-	t.rest(*rest, s.p[at:], size, x)
-	t.quantise(s.p[at+1:], size, *rest)
-}
-
-var rests = sync.Pool{New: func() any { return new([]float32) }}
 
 // restGeneric gives x less what the records hold of it.
 func restGeneric(dst []float32, src []qrecord, stride int, x []float32) {
@@ -146,14 +169,13 @@ func restGeneric(dst []float32, src []qrecord, stride int, x []float32) {
 	}
 }
 
-// tileAt is where the first block of row r lies among rows packed rows, and the
-// size of its tile.
-func tileAt(r, rows, blocks int) (at, size int) {
-	first := r &^ (tileMax - 1)
+// tileOf is the first row and the size of the tile that row r of rows is in.
+func tileOf(r, rows int) (first, size int) {
+	first = r &^ (tileMax - 1)
 	size = tileRows(first, rows)
 	for r >= first+size {
 		first += size
 		size = tileRows(first, rows)
 	}
-	return first*blocks + r - first, size
+	return first, size
 }

@@ -43,13 +43,13 @@ func (s *step) AppendKV(pp kernels.Pages, layer int, k, v kernels.Buffer, spans 
 // is over, and a second span of the step that claims the same slots is refused.
 // On an error it says at which block.
 func (p *pages) reserve(layer int, sp *kernels.Span) (block int, err error) {
-	for at := sp.Pos; at < sp.Pos+sp.Len; at = (at/kernels.BlockTokens + 1) * kernels.BlockTokens {
+	for at := sp.Pos; at < sp.Pos+sp.Len && !mutant.Bare; at = (at/kernels.BlockTokens + 1) * kernels.BlockTokens {
 		block := at / kernels.BlockTokens
 		e := sp.Table[block]
 		if err := p.check(e, block); err != nil {
 			return block, err
 		}
-		if p.Filled(e.Page, layer) != at%kernels.BlockTokens && !mutant.Off(mutant.PageFilled) {
+		if p.Filled(e.Page, layer) != at%kernels.BlockTokens && !mutant.Off(mutant.PageFilled) && !mutant.Off(mutant.AppendGap) {
 			return block, kernels.ErrAppendGap
 		}
 	}

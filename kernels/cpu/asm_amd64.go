@@ -33,34 +33,34 @@ func gemm512U8Minx8(a *gemmArgs)
 func gemm512U8Minx16(a *gemmArgs)
 
 //go:noescape
-func gemm512U8MinFx1(a *gemmArgs)
+func gemm512U5Kx1(a *gemmArgs)
 
 //go:noescape
-func gemm512U8MinFx2(a *gemmArgs)
+func gemm512U5Kx2(a *gemmArgs)
 
 //go:noescape
-func gemm512U8MinFx4(a *gemmArgs)
+func gemm512U5Kx4(a *gemmArgs)
 
 //go:noescape
-func gemm512U8MinFx8(a *gemmArgs)
+func gemm512U5Kx8(a *gemmArgs)
 
 //go:noescape
-func gemm512U8MinFx16(a *gemmArgs)
+func gemm512U5Kx16(a *gemmArgs)
 
 //go:noescape
-func gemm512U8Halfx1(a *gemmArgs)
+func gemm512U6Kx1(a *gemmArgs)
 
 //go:noescape
-func gemm512U8Halfx2(a *gemmArgs)
+func gemm512U6Kx2(a *gemmArgs)
 
 //go:noescape
-func gemm512U8Halfx4(a *gemmArgs)
+func gemm512U6Kx4(a *gemmArgs)
 
 //go:noescape
-func gemm512U8Halfx8(a *gemmArgs)
+func gemm512U6Kx8(a *gemmArgs)
 
 //go:noescape
-func gemm512U8Halfx16(a *gemmArgs)
+func gemm512U6Kx16(a *gemmArgs)
 
 //go:noescape
 func gemm512U4x1(a *gemmArgs)
@@ -93,19 +93,40 @@ func gemm512U4Minx8(a *gemmArgs)
 func gemm512U4Minx16(a *gemmArgs)
 
 //go:noescape
-func gemm512U4MinFx1(a *gemmArgs)
+func gemm512U4Kx1(a *gemmArgs)
 
 //go:noescape
-func gemm512U4MinFx2(a *gemmArgs)
+func gemm512U4Kx2(a *gemmArgs)
 
 //go:noescape
-func gemm512U4MinFx4(a *gemmArgs)
+func gemm512U4Kx4(a *gemmArgs)
 
 //go:noescape
-func gemm512U4MinFx8(a *gemmArgs)
+func gemm512U4Kx8(a *gemmArgs)
 
 //go:noescape
-func gemm512U4MinFx16(a *gemmArgs)
+func gemm512U4Kx16(a *gemmArgs)
+
+//go:noescape
+func outliers512U8(a *outlierArgs)
+
+//go:noescape
+func outliers512U8Min(a *outlierArgs)
+
+//go:noescape
+func outliers512U5K(a *outlierArgs)
+
+//go:noescape
+func outliers512U6K(a *outlierArgs)
+
+//go:noescape
+func outliers512U4(a *outlierArgs)
+
+//go:noescape
+func outliers512U4Min(a *outlierArgs)
+
+//go:noescape
+func outliers512U4K(a *outlierArgs)
 
 //go:noescape
 func gemm512F32x1(a *gemmArgs)
@@ -195,6 +216,24 @@ func values512x4x4(out *float32, outStride int, p, rescale *float32, v *uint16, 
 func values512x4x1(out *float32, outStride int, p, rescale *float32, v *uint16, vStride, n int)
 
 //go:noescape
+func values512x16(out *float32, outStride int, p, rescale *float32, v *uint16, vStride, n int)
+
+//go:noescape
+func repack512Q8_0(w, d, m, src *byte, rowBytes, blocks int)
+
+//go:noescape
+func repack512Q4_0(w, d, m, src *byte, rowBytes, blocks int)
+
+//go:noescape
+func repack512Q4_1(w, d, m, src *byte, rowBytes, blocks int)
+
+//go:noescape
+func repack512Q4_K(w, d, m, src *byte, rowBytes, blocks int)
+
+//go:noescape
+func repack512Q6_K(w, d, m, src *byte, rowBytes, blocks int)
+
+//go:noescape
 func gemm2U8x1(a *gemmArgs)
 
 //go:noescape
@@ -202,6 +241,9 @@ func gemm2U8x2(a *gemmArgs)
 
 //go:noescape
 func gemm2U8x4(a *gemmArgs)
+
+//go:noescape
+func outliers2U8(a *outlierArgs)
 
 //go:noescape
 func gemm2U8Minx1(a *gemmArgs)
@@ -213,22 +255,31 @@ func gemm2U8Minx2(a *gemmArgs)
 func gemm2U8Minx4(a *gemmArgs)
 
 //go:noescape
-func gemm2U8MinFx1(a *gemmArgs)
+func outliers2U8Min(a *outlierArgs)
 
 //go:noescape
-func gemm2U8MinFx2(a *gemmArgs)
+func gemm2U5Kx1(a *gemmArgs)
 
 //go:noescape
-func gemm2U8MinFx4(a *gemmArgs)
+func gemm2U5Kx2(a *gemmArgs)
 
 //go:noescape
-func gemm2U8Halfx1(a *gemmArgs)
+func gemm2U5Kx4(a *gemmArgs)
 
 //go:noescape
-func gemm2U8Halfx2(a *gemmArgs)
+func outliers2U5K(a *outlierArgs)
 
 //go:noescape
-func gemm2U8Halfx4(a *gemmArgs)
+func gemm2U6Kx1(a *gemmArgs)
+
+//go:noescape
+func gemm2U6Kx2(a *gemmArgs)
+
+//go:noescape
+func gemm2U6Kx4(a *gemmArgs)
+
+//go:noescape
+func outliers2U6K(a *outlierArgs)
 
 //go:noescape
 func gemm2U4x1(a *gemmArgs)
@@ -240,6 +291,9 @@ func gemm2U4x2(a *gemmArgs)
 func gemm2U4x4(a *gemmArgs)
 
 //go:noescape
+func outliers2U4(a *outlierArgs)
+
+//go:noescape
 func gemm2U4Minx1(a *gemmArgs)
 
 //go:noescape
@@ -249,13 +303,19 @@ func gemm2U4Minx2(a *gemmArgs)
 func gemm2U4Minx4(a *gemmArgs)
 
 //go:noescape
-func gemm2U4MinFx1(a *gemmArgs)
+func outliers2U4Min(a *outlierArgs)
 
 //go:noescape
-func gemm2U4MinFx2(a *gemmArgs)
+func gemm2U4Kx1(a *gemmArgs)
 
 //go:noescape
-func gemm2U4MinFx4(a *gemmArgs)
+func gemm2U4Kx2(a *gemmArgs)
+
+//go:noescape
+func gemm2U4Kx4(a *gemmArgs)
+
+//go:noescape
+func outliers2U4K(a *outlierArgs)
 
 //go:noescape
 func gemm2F32x1(a *gemmArgs)
@@ -283,6 +343,90 @@ func gemm2BF16x2(a *gemmArgs)
 
 //go:noescape
 func gemm2BF16x4(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU8x1(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU8x2(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU8x4(a *gemmArgs)
+
+//go:noescape
+func outliers2VNNIU8(a *outlierArgs)
+
+//go:noescape
+func gemm2VNNIU8Minx1(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU8Minx2(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU8Minx4(a *gemmArgs)
+
+//go:noescape
+func outliers2VNNIU8Min(a *outlierArgs)
+
+//go:noescape
+func gemm2VNNIU5Kx1(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU5Kx2(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU5Kx4(a *gemmArgs)
+
+//go:noescape
+func outliers2VNNIU5K(a *outlierArgs)
+
+//go:noescape
+func gemm2VNNIU6Kx1(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU6Kx2(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU6Kx4(a *gemmArgs)
+
+//go:noescape
+func outliers2VNNIU6K(a *outlierArgs)
+
+//go:noescape
+func gemm2VNNIU4x1(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU4x2(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU4x4(a *gemmArgs)
+
+//go:noescape
+func outliers2VNNIU4(a *outlierArgs)
+
+//go:noescape
+func gemm2VNNIU4Minx1(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU4Minx2(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU4Minx4(a *gemmArgs)
+
+//go:noescape
+func outliers2VNNIU4Min(a *outlierArgs)
+
+//go:noescape
+func gemm2VNNIU4Kx1(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU4Kx2(a *gemmArgs)
+
+//go:noescape
+func gemm2VNNIU4Kx4(a *gemmArgs)
+
+//go:noescape
+func outliers2VNNIU4K(a *outlierArgs)
 
 //go:noescape
 func quantise2(dst *qrecord, stride int, x *float32, blocks int)

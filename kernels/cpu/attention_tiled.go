@@ -16,7 +16,7 @@ type attentionKernels struct {
 	// gives what the results so far are multiplied by.
 	softmax func(score *float32, state *softmax, n int) (rescale float32)
 	// values: out[query][dim] = out*rescale + weights times the first n values,
-	// for 1 or 4 queries. Rows of out are dim apart, those of p 64.
+	// for 1, 4 or queryTile queries. Rows of out are dim apart, those of p 64.
 	values func(queries int, out, p, rescale *float32, v *uint16, dim, n int)
 }
 
@@ -75,11 +75,13 @@ func attendTiled(a *attention, kern *attentionKernels) {
 			s.rescale[i] = kern.softmax(&s.score[i*kernels.BlockTokens], &s.state[i], slots(i))
 		}
 		for i := first; i < n; {
-			// Four queries that see the same slots share the reading of the
+			// Four queries, or all, that see the same slots share the reading of the
 			// values; at the diagonal they do not, and a slot that a query must
 			// not see must not even be multiplied by 0.
 			together := 1
-			if last := min(i+3, n-1); last > i && slots(i) == slots(last) {
+			if n == queryTile && i == 0 && slots(0) == slots(n-1) {
+				together = n
+			} else if last := min(i+3, n-1); last > i && slots(i) == slots(last) {
 				together = 4
 			}
 			kern.values(together, &s.out[i*dim], &s.score[i*kernels.BlockTokens], &s.rescale[i], v, dim, slots(i))

@@ -11,21 +11,31 @@ import (
 // avx2 is the tier of processors with AVX2, FMA and F16C: Haswell and later,
 // Zen and later.
 func avx2() *tier {
-	const q, f = int(unsafe.Sizeof(qrecord{})), int(unsafe.Sizeof(frecord{}))
+	const q = int(unsafe.Sizeof(qrecord{}))
 	return &tier{
 		name:      "avx2",
 		supported: func() bool { return cpu.X86.HasAVX2 && cpu.X86.HasFMA && hasF16C() },
+		call:      callAVX2,
 		gemm: [formatCount][5]gemm{
-			formatF32:    fours(f, gemm2F32x1, gemm2F32x2, gemm2F32x4),
-			formatF16:    fours(f, gemm2F16x1, gemm2F16x2, gemm2F16x4),
-			formatBF16:   fours(f, gemm2BF16x1, gemm2BF16x2, gemm2BF16x4),
-			formatU8:     fours(q, gemm2U8x1, gemm2U8x2, gemm2U8x4),
-			formatU8Min:  fours(q, gemm2U8Minx1, gemm2U8Minx2, gemm2U8Minx4),
-			formatU8MinF: fours(q, gemm2U8MinFx1, gemm2U8MinFx2, gemm2U8MinFx4),
-			formatU8Half: fours(q, gemm2U8Halfx1, gemm2U8Halfx2, gemm2U8Halfx4),
-			formatU4:     fours(q, gemm2U4x1, gemm2U4x2, gemm2U4x4),
-			formatU4Min:  fours(q, gemm2U4Minx1, gemm2U4Minx2, gemm2U4Minx4),
-			formatU4MinF: fours(q, gemm2U4MinFx1, gemm2U4MinFx2, gemm2U4MinFx4),
+			formatF32:   {gemm2F32x1, gemm2F32x2, gemm2F32x4},
+			formatF16:   {gemm2F16x1, gemm2F16x2, gemm2F16x4},
+			formatBF16:  {gemm2BF16x1, gemm2BF16x2, gemm2BF16x4},
+			formatU8:    {gemm2U8x1, gemm2U8x2, gemm2U8x4},
+			formatU8Min: {gemm2U8Minx1, gemm2U8Minx2, gemm2U8Minx4},
+			formatU5K:   {gemm2U5Kx1, gemm2U5Kx2, gemm2U5Kx4},
+			formatU6K:   {gemm2U6Kx1, gemm2U6Kx2, gemm2U6Kx4},
+			formatU4:    {gemm2U4x1, gemm2U4x2, gemm2U4x4},
+			formatU4Min: {gemm2U4Minx1, gemm2U4Minx2, gemm2U4Minx4},
+			formatU4K:   {gemm2U4Kx1, gemm2U4Kx2, gemm2U4Kx4},
+		},
+		outliers: [formatCount]func(*outlierArgs){
+			formatU8:    outliers2U8,
+			formatU8Min: outliers2U8Min,
+			formatU5K:   outliers2U5K,
+			formatU6K:   outliers2U6K,
+			formatU4:    outliers2U4,
+			formatU4Min: outliers2U4Min,
+			formatU4K:   outliers2U4K,
 		},
 		quantise: func(dst []qrecord, stride int, x []float32) {
 			quantise2(&dst[0], stride*q, &x[0], len(x)/blockCols)
@@ -76,21 +86,6 @@ func avx2() *tier {
 	}
 }
 
-// fours makes the tiles of 8 and 16 of tiles of four.
-func fours(record int, x1, x2, x4 gemm) [5]gemm {
-	times := func(n int) gemm {
-		return func(a *gemmArgs) {
-			b := *a
-			for i := range n {
-				b.x = unsafe.Add(a.x, i*4*record)
-				b.y = unsafe.Add(a.y, i*4*a.ldy)
-				x4(&b)
-			}
-		}
-	}
-	return [5]gemm{x1, x2, x4, times(2), times(4)}
-}
-
 var attention2 = attentionKernels{
 	scores: func(queries int, score, q *float32, k *uint16, dim, groups int) {
 		for i := 0; i < queries; i += 4 {
@@ -100,20 +95,31 @@ var attention2 = attentionKernels{
 	},
 	softmax: softmax2,
 	values: func(queries int, out, p, rescale *float32, v *uint16, dim, n int) {
-		for d := 0; d < dim; {
-			to := (*float32)(unsafe.Add(unsafe.Pointer(out), 4*d))
-			from := (*uint16)(unsafe.Add(unsafe.Pointer(v), 2*d))
-			switch {
-			case queries == 4:
-				values2x4x2(to, 4*dim, p, rescale, from, 2*dim, n)
-				d += 16
-			case d+64 <= dim:
-				values2x1x8(to, 4*dim, p, rescale, from, 2*dim, n)
-				d += 64
-			default:
-				values2x1x2(to, 4*dim, p, rescale, from, 2*dim, n)
-				d += 16
+		if queries == queryTile {
+			for i := 0; i < queries; i += 4 {
+				at := func(p *float32, stride int) *float32 { return (*float32)(unsafe.Add(unsafe.Pointer(p), 4*stride*i)) }
+				valuesAVX2(4, at(out, dim), at(p, kernels.BlockTokens), at(rescale, 1), v, dim, n)
 			}
+			return
 		}
+		valuesAVX2(queries, out, p, rescale, v, dim, n)
 	},
+}
+
+func valuesAVX2(queries int, out, p, rescale *float32, v *uint16, dim, n int) {
+	for d := 0; d < dim; {
+		to := (*float32)(unsafe.Add(unsafe.Pointer(out), 4*d))
+		from := (*uint16)(unsafe.Add(unsafe.Pointer(v), 2*d))
+		switch {
+		case queries == 4:
+			values2x4x2(to, 4*dim, p, rescale, from, 2*dim, n)
+			d += 16
+		case d+64 <= dim:
+			values2x1x8(to, 4*dim, p, rescale, from, 2*dim, n)
+			d += 64
+		default:
+			values2x1x2(to, 4*dim, p, rescale, from, 2*dim, n)
+			d += 16
+		}
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
+
+	"bulkhead/internal/gguf"
 )
 
 //go:generate go run ./gen .
@@ -17,17 +19,28 @@ func avx512() *tier {
 			return cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ &&
 				cpu.X86.HasAVX512VL && cpu.X86.HasAVX512VNNI && cpu.X86.HasFMA
 		},
+		call: callAVX512,
 		gemm: [formatCount][5]gemm{
-			formatF32:    floatTiles(gemm512F32x1, gemm512F32x2, gemm512F32x4, gemm512F32x8),
-			formatF16:    floatTiles(gemm512F16x1, gemm512F16x2, gemm512F16x4, gemm512F16x8),
-			formatBF16:   floatTiles(gemm512BF16x1, gemm512BF16x2, gemm512BF16x4, gemm512BF16x8),
-			formatU8:     {gemm512U8x1, gemm512U8x2, gemm512U8x4, gemm512U8x8, gemm512U8x16},
-			formatU8Min:  {gemm512U8Minx1, gemm512U8Minx2, gemm512U8Minx4, gemm512U8Minx8, gemm512U8Minx16},
-			formatU8MinF: {gemm512U8MinFx1, gemm512U8MinFx2, gemm512U8MinFx4, gemm512U8MinFx8, gemm512U8MinFx16},
-			formatU8Half: {gemm512U8Halfx1, gemm512U8Halfx2, gemm512U8Halfx4, gemm512U8Halfx8, gemm512U8Halfx16},
-			formatU4:     {gemm512U4x1, gemm512U4x2, gemm512U4x4, gemm512U4x8, gemm512U4x16},
-			formatU4Min:  {gemm512U4Minx1, gemm512U4Minx2, gemm512U4Minx4, gemm512U4Minx8, gemm512U4Minx16},
-			formatU4MinF: {gemm512U4MinFx1, gemm512U4MinFx2, gemm512U4MinFx4, gemm512U4MinFx8, gemm512U4MinFx16},
+			// 16 sums of floats would not fit into registers.
+			formatF32:   {gemm512F32x1, gemm512F32x2, gemm512F32x4, gemm512F32x8},
+			formatF16:   {gemm512F16x1, gemm512F16x2, gemm512F16x4, gemm512F16x8},
+			formatBF16:  {gemm512BF16x1, gemm512BF16x2, gemm512BF16x4, gemm512BF16x8},
+			formatU8:    {gemm512U8x1, gemm512U8x2, gemm512U8x4, gemm512U8x8, gemm512U8x16},
+			formatU8Min: {gemm512U8Minx1, gemm512U8Minx2, gemm512U8Minx4, gemm512U8Minx8, gemm512U8Minx16},
+			formatU5K:   {gemm512U5Kx1, gemm512U5Kx2, gemm512U5Kx4, gemm512U5Kx8, gemm512U5Kx16},
+			formatU6K:   {gemm512U6Kx1, gemm512U6Kx2, gemm512U6Kx4, gemm512U6Kx8, gemm512U6Kx16},
+			formatU4:    {gemm512U4x1, gemm512U4x2, gemm512U4x4, gemm512U4x8, gemm512U4x16},
+			formatU4Min: {gemm512U4Minx1, gemm512U4Minx2, gemm512U4Minx4, gemm512U4Minx8, gemm512U4Minx16},
+			formatU4K:   {gemm512U4Kx1, gemm512U4Kx2, gemm512U4Kx4, gemm512U4Kx8, gemm512U4Kx16},
+		},
+		outliers: [formatCount]func(*outlierArgs){
+			formatU8:    outliers512U8,
+			formatU8Min: outliers512U8Min,
+			formatU5K:   outliers512U5K,
+			formatU6K:   outliers512U6K,
+			formatU4:    outliers512U4,
+			formatU4Min: outliers512U4Min,
+			formatU4K:   outliers512U4K,
 		},
 		quantise: func(dst []qrecord, stride int, x []float32) {
 			quantise512(&dst[0], stride*int(unsafe.Sizeof(qrecord{})), &x[0], len(x)/blockCols)
@@ -57,19 +70,11 @@ func avx512() *tier {
 			halfGeneric(dst[n:], x[n:])
 		},
 		attention: &attention512,
+		repack: map[gguf.Type]repackGroup{
+			gguf.TypeQ8_0: repack512Q8_0, gguf.TypeQ4_0: repack512Q4_0, gguf.TypeQ4_1: repack512Q4_1,
+			gguf.TypeQ4_K: repack512Q4_K, gguf.TypeQ6_K: repack512Q6_K,
+		},
 	}
-}
-
-// floatTiles makes the tile of 16 of two of 8: its sums would not fit into
-// registers.
-func floatTiles(x1, x2, x4, x8 gemm) [5]gemm {
-	return [5]gemm{x1, x2, x4, x8, func(a *gemmArgs) {
-		b := *a
-		x8(&b)
-		b.x = unsafe.Add(b.x, 8*int(unsafe.Sizeof(frecord{})))
-		b.y = unsafe.Add(b.y, 8*b.ldy)
-		x8(&b)
-	}}
 }
 
 var attention512 = attentionKernels{
@@ -91,6 +96,11 @@ var attention512 = attentionKernels{
 			to := (*float32)(unsafe.Add(unsafe.Pointer(out), 4*d))
 			from := (*uint16)(unsafe.Add(unsafe.Pointer(v), 2*d))
 			wide := d+64 <= dim
+			if queries == queryTile {
+				values512x16(to, 4*dim, p, rescale, from, 2*dim, n)
+				d += 16
+				continue
+			}
 			switch {
 			case queries == 1 && wide:
 				values512x1x4(to, 4*dim, p, rescale, from, 2*dim, n)

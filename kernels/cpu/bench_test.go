@@ -3,7 +3,10 @@ package cpu
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"bulkhead/internal/gguf"
 	"bulkhead/kernels"
@@ -210,6 +213,83 @@ func BenchmarkPass(b *testing.B) {
 					p.step(b, 0, 512)
 				}
 				b.ReportMetric(512*float64(b.N)/b.Elapsed().Seconds(), "tok/s")
+			})
+		}
+	}
+}
+
+// BenchmarkForkJoin is a region of one chunk for each thread, and nothing in it.
+func BenchmarkForkJoin(b *testing.B) {
+	p := newPool(2)
+	defer p.close()
+	for b.Loop() {
+		p.run(2, func(int) {})
+	}
+}
+
+// BenchmarkOwnerCheck is what the check of a block table costs: all entries of a
+// sequence of 2048 tokens at one layer, as attention checks them once for each layer
+// of a step.
+func BenchmarkOwnerCheck(b *testing.B) {
+	p := newPass(b, gguf.TypeQ4_1, 1, 512, 2048)
+	for at := 0; at < 2048; at += 512 {
+		p.step(b, at, 512)
+	}
+	span := kernels.Span{Len: 1, Pos: 2047, Table: p.table}
+	for b.Loop() {
+		if _, err := p.pages.(*pages).readable(7, &span); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/32, "ns/entry")
+}
+
+// BenchmarkKernelCalls times single calls of the product kernels, which the
+// scheduler cannot interrupt (but for plain Go), with the widest matrix of an 8B model. The longest of
+// them may contain time that the system gave to others.
+func BenchmarkKernelCalls(b *testing.B) {
+	for _, tier := range tiers() {
+		for _, t := range []gguf.Type{gguf.TypeQ8_0, gguf.TypeQ4_0, gguf.TypeQ6_K} {
+			b.Run(fmt.Sprintf("%s/%s", tier, t), func(b *testing.B) {
+				be := openBench(b, tier).(*backend)
+				rows, cols, n := 1024, 14336, 64
+				if tier == "generic" {
+					rows, n = 64, 16
+				}
+				m := randomMatrix(b, be, t, rows, cols)
+				x, _ := be.Alloc(n, cols)
+				y, _ := be.Alloc(n, rows)
+				var mu sync.Mutex
+				var calls []time.Duration
+				for f := range be.tier.gemm {
+					for i, kernel := range be.tier.gemm[f] {
+						if kernel == nil {
+							continue
+						}
+						be.tier.gemm[f][i] = func(a *gemmArgs) {
+							began := time.Now()
+							kernel(a)
+							took := time.Since(began)
+							mu.Lock()
+							calls = append(calls, took)
+							mu.Unlock()
+						}
+					}
+				}
+				err := be.Step(func(o kernels.Ops) error {
+					for b.Loop() {
+						o.MatMul([]kernels.Buffer{y}, x, n, []kernels.Matrix{m}, nil)
+					}
+					return nil
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				slices.Sort(calls)
+				b.ReportMetric(float64(calls[len(calls)/10].Nanoseconds())/1e3, "p10-us")
+				b.ReportMetric(float64(calls[len(calls)/2].Nanoseconds())/1e3, "median-us")
+				b.ReportMetric(float64(calls[len(calls)*99/100].Nanoseconds())/1e3, "p99-us")
+				b.ReportMetric(float64(calls[len(calls)-1].Nanoseconds())/1e3, "max-us")
 			})
 		}
 	}

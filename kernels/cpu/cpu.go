@@ -22,7 +22,7 @@ import (
 )
 
 // version is raised whenever the bits of any kernel change.
-const version = 1
+const version = 2
 
 // ErrClosed is returned by a Step on a closed backend.
 var ErrClosed = errors.New("cpu: backend is closed")
@@ -37,7 +37,7 @@ const threadsMax = 1024
 // Config chooses threads and instructions. The zero value is the best there is.
 type Config struct {
 	Threads int    // threads of a step, the caller's included; 0 is GOMAXPROCS
-	Tier    string // "avx512vnni", "avx2", "generic"; "" is the best supported one
+	Tier    string // "avx512vnni", "avxvnni", "avx2", "generic"; "" is the best supported one
 }
 
 type backend struct {

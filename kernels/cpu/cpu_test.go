@@ -1,7 +1,9 @@
 package cpu
 
 import (
+	"bytes"
 	"errors"
+	"math/rand/v2"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -100,4 +102,37 @@ func TestClaimUnscrubbed(t *testing.T) {
 		}
 	}()
 	p.Claim(0, kernels.Tag{Owner: 1})
+}
+
+// TestRepackAgrees: the planes that assembly lays out are those of plain Go, for
+// any bytes, and whatever rows are left.
+func TestRepackAgrees(t *testing.T) {
+	rng := rand.NewChaCha8([32]byte{7})
+	for _, tier := range tiers() {
+		a, b := opener(t, Config{Threads: 1, Tier: "generic"})().(*backend), opener(t, Config{Threads: 2, Tier: tier})().(*backend)
+		for typ := range b.tier.repack {
+			for _, rows := range []int{1, 16, 47, 130} {
+				const cols = 1280
+				rowBytes, err := typ.RowBytes(cols)
+				if err != nil {
+					t.Fatal(err)
+				}
+				data := make([]byte, rows*rowBytes)
+				rng.Read(data)
+				load := func(b *backend) *matrix {
+					m, err := b.LoadMatrix(typ, rows, cols, data)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return m.(*matrix)
+				}
+				want, got := load(a), load(b)
+				if !bytes.Equal(want.w, got.w) || !bytes.Equal(want.d, got.d) || !bytes.Equal(want.m, got.m) {
+					t.Errorf("%s, %s, %d rows: planes differ", tier, typ, rows)
+				}
+			}
+		}
+		a.Close()
+		b.Close()
+	}
 }

@@ -7,6 +7,8 @@ import "unsafe"
 //	quantised  acc = fma(float(sum of q*x), d*scale, acc), then, with minimums,
 //	           acc = fma(m, sum, acc), for each block in ascending order
 //	float      part = fma(w, x, part) over the block, then acc += part
+//
+// acc begins at 0, or at what y holds.
 
 func genericGemm(f format, tokens int) gemm {
 	if !f.quantised() {
@@ -21,45 +23,67 @@ func (a *gemmArgs) out(g, t int) *lanes {
 	return (*lanes)(unsafe.Add(a.y, g*4*groupRows+t*a.ldy))
 }
 
+func (a *gemmArgs) begin(g, tokens int) (acc [tileMax]lanes) {
+	if a.resume {
+		for t := range tokens {
+			acc[t] = *a.out(g, t)
+		}
+	}
+	return acc
+}
+
 func genericQuantised(a *gemmArgs, f format, tokens int) {
-	l := layouts[f]
 	for g := range a.groups {
-		var acc [tileMax]lanes
+		acc := a.begin(g, tokens)
 		for b := range a.blocks {
-			piece := g*a.blocks + b
-			w := unsafe.Slice((*byte)(unsafe.Add(a.w, piece*l.w)), l.w)
-			var d [2]lanes
-			var m lanes
-			readScales(f, &d, &m, a, piece)
+			w := weightsOf(f, a.w, a.d, a.m, g*a.blocks+b)
 			for t := range tokens {
-				x := (*qrecord)(unsafe.Add(a.x, b*a.xstride+t*int(unsafe.Sizeof(qrecord{}))))
-				var sum [2][groupRows]int32
-				start(f, &sum, x)
-				if f.nibbles() {
-					dotNibbles(&sum[0], (*[256]byte)(w), &x.q)
-				} else {
-					high := &sum[0]
-					if f == formatU8Half {
-						high = &sum[1]
-					}
-					dotBytes(&sum[0], (*[256]byte)(w), (*[16]int8)(x.q[:16]))
-					dotBytes(high, (*[256]byte)(w[256:]), (*[16]int8)(x.q[16:]))
-				}
-				for r := range acc[t] {
-					v := fma32(float32(sum[0][r]), d[0][r]*x.scale, acc[t][r])
-					if f == formatU8Half {
-						v = fma32(float32(sum[1][r]), d[1][r]*x.scale, v)
-					}
-					if f.minimums() {
-						v = fma32(m[r], x.sum, v)
-					}
-					acc[t][r] = v
-				}
+				w.multiply(f, (*qrecord)(unsafe.Add(a.x, b*a.xstride+t*int(unsafe.Sizeof(qrecord{})))), &acc[t])
 			}
 		}
 		for t := range tokens {
 			*a.out(g, t) = acc[t]
 		}
+	}
+}
+
+// pieceWeights is one block of one group.
+type pieceWeights struct {
+	w []byte
+	d [2]lanes
+	m lanes
+}
+
+func weightsOf(f format, w, d, m unsafe.Pointer, piece int) (p pieceWeights) {
+	l := layouts[f]
+	p.w = unsafe.Slice((*byte)(unsafe.Add(w, piece*l.w)), l.w)
+	readScales(f, &p.d, &p.m, d, m, piece)
+	return p
+}
+
+// multiply adds the products of 16 rows with x to acc.
+func (p *pieceWeights) multiply(f format, x *qrecord, acc *lanes) {
+	var sum [2][groupRows]int32
+	start(f, &sum, x)
+	if f.nibbles() {
+		dotNibbles(&sum[0], (*[256]byte)(p.w), &x.q)
+	} else {
+		high := &sum[0]
+		if f == formatU6K {
+			high = &sum[1]
+		}
+		dotBytes(&sum[0], (*[256]byte)(p.w), (*[16]int8)(x.q[:16]))
+		dotBytes(high, (*[256]byte)(p.w[256:]), (*[16]int8)(x.q[16:]))
+	}
+	for r := range acc {
+		v := fma32(float32(sum[0][r]), p.d[0][r]*x.scale, acc[r])
+		if f == formatU6K {
+			v = fma32(float32(sum[1][r]), p.d[1][r]*x.scale, v)
+		}
+		if f.minimums() {
+			v = fma32(p.m[r], x.sum, v)
+		}
+		acc[r] = v
 	}
 }
 
@@ -69,7 +93,7 @@ func start(f format, sum *[2][groupRows]int32, x *qrecord) {
 	switch f {
 	case formatU8:
 		s0 = x.corr
-	case formatU8Half:
+	case formatU6K:
 		s0, s1 = x.corr-x.corrHi, x.corrHi
 	case formatU4:
 		s0 = x.corr >> 4
@@ -81,26 +105,29 @@ func start(f format, sum *[2][groupRows]int32, x *qrecord) {
 	}
 }
 
-func readScales(f format, d *[2]lanes, m *lanes, a *gemmArgs, piece int) {
-	l := layouts[f]
-	dp, mp := unsafe.Add(a.d, piece*l.d), unsafe.Pointer(nil)
-	if l.m > 0 {
-		mp = unsafe.Add(a.m, piece*l.m)
+func readScales(f format, d *[2]lanes, m *lanes, dPlane, mPlane unsafe.Pointer, piece int) {
+	at := f.planeBytes(piece)
+	dp, mp := unsafe.Add(dPlane, at.d), unsafe.Pointer(nil)
+	if mPlane != nil {
+		mp = unsafe.Add(mPlane, at.m)
 	}
-	switch f {
-	case formatU8Half:
-		*d = *(*[2]lanes)(dp)
-	case formatU8MinF, formatU4MinF:
-		d[0], *m = *(*lanes)(dp), *(*lanes)(mp)
-	default:
-		for r, h := range (*[groupRows]uint16)(dp) {
-			d[0][r] = f16to32(h)
-		}
-		if mp != nil {
-			for r, h := range (*[groupRows]uint16)(mp) {
-				m[r] = f16to32(h)
+	for r := range groupRows {
+		var b block
+		half := func(p unsafe.Pointer, i int) uint16 { return (*[2 * groupRows]uint16)(p)[i] }
+		if f.super() {
+			b.k = [2]uint8{(*[2 * groupRows]uint8)(dp)[r], (*[2 * groupRows]uint8)(dp)[groupRows+r]}
+			b.d = half(mp, r)
+			if f.minimums() {
+				b.m = half(mp, groupRows+r)
+			}
+		} else {
+			b.d = half(dp, r)
+			if mp != nil {
+				b.m = half(mp, r)
 			}
 		}
+		both, least := b.scales(f)
+		d[0][r], d[1][r], m[r] = both[0], both[1], least
 	}
 }
 
@@ -133,7 +160,7 @@ func genericFloat(a *gemmArgs, f format, tokens int) {
 	l := layouts[f]
 	var w [blockCols]lanes
 	for g := range a.groups {
-		var acc [tileMax]lanes
+		acc := a.begin(g, tokens)
 		for b := range a.blocks {
 			readWeights(f, &w, unsafe.Add(a.w, (g*a.blocks+b)*l.w))
 			for t := range tokens {

@@ -17,10 +17,65 @@ type gemmArgs struct {
 	xstride int            // bytes between the records of two blocks
 	blocks  int
 	groups  int
+
+	resume bool // go on from what y holds; only for tiers that say so
 }
 
 // gemm multiplies with a tile of a fixed size.
 type gemm func(*gemmArgs)
+
+// The runtime cannot interrupt assembly: the collector, and whoever waits for the
+// thread, wait for the end of a call. So a call has a limit for each tier, in
+// products of a block (16 rows of 32 weights) with one row of activations, of which
+// these make 20 to 40 us on the machines of docs/BENCHMARKS.md; a hundred times what
+// the call itself costs. Plain Go can be interrupted, and keeps to it all the same.
+const (
+	callAVX512  = 16 << 10
+	callAVXVNNI = 4 << 10
+	callAVX2    = 2 << 10
+	callGeneric = 128
+)
+
+// multiply computes one tile, in calls of the tier's length: the largest tile that
+// there is a kernel for, as many groups as the limit allows, and less than the whole
+// of a row only where a single group would be too long and the kernel can resume.
+func (t *tier) multiply(m *matrix, size int, a gemmArgs) {
+	tiles, rows := &t.gemm[m.format], size
+	for tiles[tileIndex(rows)] == nil {
+		rows /= 2
+	}
+	kernel, record := tiles[tileIndex(rows)], a.xstride/size
+	blocks := a.blocks
+	if n := t.call / rows &^ (superBlocks - 1); t.resumes && n < blocks {
+		blocks = max(n, superBlocks)
+	}
+	groups := max(1, t.call/(rows*blocks))
+	if blocks < a.blocks {
+		groups = 1
+	}
+	whole := m.format.planeBytes(a.blocks)
+	var b gemmArgs // one for all calls: it escapes
+	for g := 0; g < a.groups; g += groups {
+		for i := 0; i < size; i += rows {
+			for from := 0; from < a.blocks; from += blocks {
+				skip := m.format.planeBytes(from)
+				b = gemmArgs{
+					y: unsafe.Add(a.y, i*a.ldy+g*4*groupRows), ldy: a.ldy,
+					w: unsafe.Add(a.w, g*whole.w+skip.w),
+					x: unsafe.Add(a.x, i*record+from*a.xstride), xstride: a.xstride,
+					blocks: min(blocks, a.blocks-from), groups: min(groups, a.groups-g), resume: from > 0,
+				}
+				if a.d != nil {
+					b.d = unsafe.Add(a.d, g*whole.d+skip.d)
+				}
+				if a.m != nil {
+					b.m = unsafe.Add(a.m, g*whole.m+skip.m)
+				}
+				kernel(&b)
+			}
+		}
+	}
+}
 
 // tileIndex is log2 of a tile's rows, the place in tier.gemm.
 func tileIndex(rows int) int {
@@ -54,9 +109,14 @@ func chunkBytes(total, threads int) int {
 	return min(max(total/(threads*chunksPerThread), chunkBytesMin), chunkBytesMax)
 }
 
-// blockRows is the rows that pass one chunk before the next chunk is taken, so
-// that the packed rows stay in cache too.
-const blockRows = 512
+// bandRows is the rows that pass one chunk before the next chunk is taken: so many
+// that the packed rows stay in the second level cache beside the chunk, and not so
+// many that one call takes long.
+func bandRows(blocks int) int {
+	const bytesMax = 640 << 10
+	rows := bytesMax / (blocks * int(unsafe.Sizeof(qrecord{}))) &^ (tileMax - 1)
+	return min(max(rows, 2*tileMax), 512)
+}
 
 func (s *step) MatMul(dst []kernels.Buffer, src kernels.Buffer, rows int, w []kernels.Matrix, bias []kernels.Vector) {
 	x := s.buffer(src)
@@ -109,10 +169,9 @@ func (s *step) matmul(outs []product, x *buffer, rows int, pick []int) {
 		switch {
 		case !o.w.format.quantised():
 			n.float = true
-		case o.w.precise:
-			n.precise = true
 		default:
 			n.quantised = true
+			n.outliers = n.outliers || o.w.precise
 		}
 		total += o.w.groups * o.w.groupBytes()
 	}
@@ -124,46 +183,26 @@ func (s *step) matmul(outs []product, x *buffer, rows int, pick []int) {
 		o.chunks = (o.w.groups + o.chunkGroups - 1) / o.chunkGroups
 		chunks += o.chunks
 	}
-	blocks := (x.cols + blockCols - 1) / blockCols
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
-	if n.quantised {
-		sc.q = grow(sc.q, rows*blocks)
-	}
-	if n.precise {
-		sc.p = grow(sc.p, 2*rows*blocks)
-	}
-	if n.float {
-		sc.f = grow(sc.f, rows*blocks)
-	}
-	s.forRows(rows, x.cols, func(r int) {
-		from := r
-		if pick != nil {
-			from = pick[r]
-		}
-		sc.packRow(s.b.tier, r, rows, x.row(from), n)
-	})
-	bands := (rows + blockRows - 1) / blockRows
+	s.pack(sc, x, rows, pick, n)
+	band := bandRows((x.cols + blockCols - 1) / blockCols)
+	bands := (rows + band - 1) / band
 	s.b.pool.run(chunks*bands, func(c int) {
-		band, c := c/chunks, c%chunks
+		first, c := c/chunks*band, c%chunks
 		i := 0
 		for c >= outs[i].firstChunk+outs[i].chunks {
 			i++
 		}
 		o := &outs[i]
 		g := (c - o.firstChunk) * o.chunkGroups
-		run := o.run
-		if o.w.precise && o.w.format.quantised() {
-			run = o.runPrecise
-		}
-		run(s.b.tier, sc, g, min(g+o.chunkGroups, o.w.groups), band*blockRows, min((band+1)*blockRows, rows), rows)
+		o.run(s.b.tier, sc, g, min(g+o.chunkGroups, o.w.groups), first, min(first+band, rows), rows)
 	})
 }
 
 // run multiplies groups [g0, g1) with rows [r0, r1); r0 begins a tile.
 func (o *product) run(t *tier, sc *scratch, g0, g1, r0, r1, rows int) {
 	m := o.w
-	l := layouts[m.format]
 	full := g1
 	if g1 == m.groups && m.rows%groupRows != 0 {
 		full = g1 - 1 // the last group does not fit into y
@@ -179,17 +218,22 @@ func (o *product) run(t *tier, sc *scratch, g0, g1, r0, r1, rows int) {
 			a.x = unsafe.Pointer(&sc.f[r*m.blocks])
 			a.xstride = size * int(unsafe.Sizeof(frecord{}))
 		}
-		kernel := t.gemm[m.format][tileIndex(size)]
+		multiply := func() {
+			t.multiply(m, size, a)
+			if m.precise && m.format.quantised() {
+				sc.addOutliers(t, m.format, r, size, &a)
+			}
+		}
 		if full > g0 {
 			a.y = unsafe.Pointer(&o.y.v[r*o.y.cols+g0*groupRows])
 			a.groups = full - g0
-			a.w, a.d, a.m = m.plane(m.w, l.w, g0), m.plane(m.d, l.d, g0), m.plane(m.m, l.m, g0)
-			kernel(&a)
+			a.w, a.d, a.m = m.planes(g0)
+			multiply()
 		}
 		if full < g1 {
 			a.y, a.ldy, a.groups = unsafe.Pointer(&edge), 4*groupRows, 1
-			a.w, a.d, a.m = m.plane(m.w, l.w, full), m.plane(m.d, l.d, full), m.plane(m.m, l.m, full)
-			kernel(&a)
+			a.w, a.d, a.m = m.planes(full)
+			multiply()
 			for i := range size {
 				copy(o.y.row(r + i)[full*groupRows:], edge[i*groupRows:(i+1)*groupRows])
 			}
@@ -198,38 +242,6 @@ func (o *product) run(t *tier, sc *scratch, g0, g1, r0, r1, rows int) {
 			last := min(g1*groupRows, m.rows)
 			for i := range size {
 				t.add(o.y.row(r + i)[g0*groupRows:last], o.bias[g0*groupRows:last])
-			}
-		}
-		r += size
-	}
-}
-
-// runPrecise is run for a precise matrix: each row was packed as two, what 8
-// bits hold of it and what they leave, whose products are added.
-func (o *product) runPrecise(t *tier, sc *scratch, g0, g1, r0, r1, rows int) {
-	const groupsMax = 8
-	var pairs [tileMax * groupsMax * groupRows]float32 // [packed row][groupsMax*groupRows]
-	const width = groupsMax * groupRows
-	m := o.w
-	l := layouts[m.format]
-	for r := 2 * r0; r < 2*r1; {
-		size := tileRows(r, 2*rows)
-		kernel := t.gemm[m.format][tileIndex(size)]
-		for g := g0; g < g1; g += groupsMax {
-			groups := min(groupsMax, g1-g)
-			kernel(&gemmArgs{
-				y: unsafe.Pointer(&pairs), ldy: 4 * width, groups: groups, blocks: m.blocks,
-				w: m.plane(m.w, l.w, g), d: m.plane(m.d, l.d, g), m: m.plane(m.m, l.m, g),
-				x: unsafe.Pointer(&sc.p[r*m.blocks]), xstride: size * int(unsafe.Sizeof(qrecord{})),
-			})
-			first, last := g*groupRows, min((g+groups)*groupRows, m.rows)
-			for i := 0; i < size; i += 2 {
-				y := o.y.row((r + i) / 2)[first:last]
-				copy(y, pairs[i*width:])
-				t.add(y, pairs[(i+1)*width:][:len(y)])
-				if o.bias != nil {
-					t.add(y, o.bias[first:last])
-				}
 			}
 		}
 		r += size

@@ -16,8 +16,8 @@ type matrix struct {
 	rows, cols     int
 	groups, blocks int
 	format         format
-	precise        bool   // multiply with inputs of 15 bits instead of 8
-	w, d, m        []byte // planes of [groups][blocks] pieces, sizes in layouts
+	precise        bool   // add the outliers of the inputs
+	w, d, m        []byte // planes of [groups][blocks] pieces
 }
 
 func (m *matrix) Rows() int { return m.rows }
@@ -25,8 +25,8 @@ func (m *matrix) Cols() int { return m.cols }
 
 // groupBytes is the size of one group with all its planes.
 func (m *matrix) groupBytes() int {
-	l := layouts[m.format]
-	return m.blocks * (l.w + l.d + l.m)
+	l := m.format.planeBytes(m.blocks)
+	return l.w + l.d + l.m
 }
 
 // LoadPrecise is LoadMatrix with a flag that only quantised formats read:
@@ -56,8 +56,7 @@ func (b *backend) LoadMatrix(t gguf.Type, rows, cols int, data []byte) (kernels.
 		groups: (rows + groupRows - 1) / groupRows,
 		blocks: (cols + blockCols - 1) / blockCols,
 	}
-	l := layouts[m.format]
-	pieces := m.groups * m.blocks
+	l := m.format.planeBytes(m.groups * m.blocks)
 	for _, plane := range []struct {
 		dst *[]byte
 		n   int
@@ -65,7 +64,7 @@ func (b *backend) LoadMatrix(t gguf.Type, rows, cols int, data []byte) (kernels.
 		if plane.n == 0 {
 			continue
 		}
-		p, err := b.memory.alloc(pieces * plane.n)
+		p, err := b.memory.alloc(plane.n)
 		if err != nil {
 			return nil, err
 		}
@@ -74,26 +73,37 @@ func (b *backend) LoadMatrix(t gguf.Type, rows, cols int, data []byte) (kernels.
 	const chunk = 8 // groups
 	b.pool.run((m.groups+chunk-1)/chunk, func(i int) {
 		for g := i * chunk; g < min((i+1)*chunk, m.groups); g++ {
-			m.repack(s, g, data)
+			m.repack(s, b.tier.repack[t], g, data)
 		}
 	})
 	return m, nil
 }
 
-// repack fills group g from GGUF rows.
-func (m *matrix) repack(s source, g int, data []byte) {
+// repack fills group g from GGUF rows; kernel, if it is not nil, fills whole groups.
+func (m *matrix) repack(s source, kernel repackGroup, g int, data []byte) {
 	rowBytes := m.cols / s.columns * s.bytes
-	var k block
-	for lane := range min(groupRows, m.rows-g*groupRows) {
-		row := data[(g*groupRows+lane)*rowBytes:][:rowBytes]
-		if s.unpack == nil {
-			m.repackFloat(s, g, lane, row)
-			continue
+	rows := min(groupRows, m.rows-g*groupRows)
+	data = data[g*groupRows*rowBytes:][:rows*rowBytes]
+	if s.unpack == nil {
+		for lane := range rows {
+			m.repackFloat(s, g, lane, data[lane*rowBytes:][:rowBytes])
 		}
-		perType := s.columns / blockCols
-		for b := range m.blocks {
-			s.unpack(&k, row[b/perType*s.bytes:][:s.bytes], b%perType)
+		return
+	}
+	const strideMax = 1 << 26 // the kernels' offsets are of 32 bits
+	if kernel != nil && rows == groupRows && rowBytes <= strideMax {
+		w, d, least := m.planes(g)
+		kernel((*byte)(w), (*byte)(d), (*byte)(least), &data[0], rowBytes, m.cols/s.columns)
+		return
+	}
+	var k block
+	perType := s.columns / blockCols
+	for b := range m.blocks {
+		at := b / perType * s.bytes
+		for lane := range rows {
+			s.unpack(&k, data[at:][:s.bytes:s.bytes], b%perType)
 			m.put(&k, g*m.blocks+b, lane)
+			at += rowBytes
 		}
 	}
 }
@@ -115,30 +125,35 @@ func (m *matrix) repackFloat(s source, g, lane int, row []byte) {
 
 // put stores one block of one row into piece (group*blocks + block).
 func (m *matrix) put(k *block, piece, lane int) {
-	l := layouts[m.format]
-	w := m.w[piece*l.w:][:l.w]
+	w := m.w[piece*layouts[m.format].w:]
 	if m.format.nibbles() {
-		for j := range 4 {
-			for c := range 4 {
-				w[64*j+4*lane+c] = k.q[4*j+c] | k.q[16+4*j+c]<<4
-			}
-		}
+		w = w[4*lane:][:196]
+		a, b := k.q[0]|k.q[2]<<4, k.q[1]|k.q[3]<<4
+		binary.LittleEndian.PutUint32(w, uint32(a))
+		binary.LittleEndian.PutUint32(w[64:], uint32(a>>32))
+		binary.LittleEndian.PutUint32(w[128:], uint32(b))
+		binary.LittleEndian.PutUint32(w[192:], uint32(b>>32))
 	} else {
-		for j := range 8 {
-			copy(w[64*j+4*lane:][:4], k.q[4*j:])
+		w = w[4*lane:][:452]
+		for j, q := range k.q {
+			binary.LittleEndian.PutUint32(w[128*j:], uint32(q))
+			binary.LittleEndian.PutUint32(w[128*j+64:], uint32(q>>32))
 		}
 	}
-	switch m.format {
-	case formatU8Half:
-		d := as[float32](m.d)[piece*32:]
-		d[lane], d[16+lane] = k.d[0], k.d[1]
-	case formatU8MinF, formatU4MinF:
-		as[float32](m.d)[piece*16+lane] = k.d[0]
-		as[float32](m.m)[piece*16+lane] = k.m
-	default: // exact: the value came from a half
-		as[uint16](m.d)[piece*16+lane] = f32to16(k.d[0])
+	if !m.format.super() {
+		as[uint16](m.d)[piece*16+lane] = k.d
 		if m.format.minimums() {
-			as[uint16](m.m)[piece*16+lane] = f32to16(k.m)
+			as[uint16](m.m)[piece*16+lane] = k.m
+		}
+		return
+	}
+	d := m.d[piece*32:][:32]
+	d[lane], d[16+lane] = k.k[0], k.k[1]
+	if piece%superBlocks == 0 {
+		of := as[uint16](m.m[piece/superBlocks*layouts[m.format].m:])
+		of[lane] = k.d
+		if m.format.minimums() {
+			of[16+lane] = k.m
 		}
 	}
 }
@@ -163,17 +178,19 @@ func (m *matrix) row(dst []float32, r int) {
 	var k block
 	for b := range m.blocks {
 		m.get(&k, g*m.blocks+b, lane)
+		d, least := k.scales(m.format)
 		out := dst[b*blockCols:][:blockCols]
-		for i, q := range k.q {
+		for i := range out {
+			q := int(k.q[i/8] >> (8 * (i % 8)) & 255)
 			switch {
-			case m.format == formatU8Half:
-				out[i] = k.d[i/16] * float32(int(q)-128)
+			case m.format == formatU6K:
+				out[i] = d[i/16] * float32(q-128)
 			case m.format.minimums():
-				out[i] = float32(k.d[0]*float32(q)) + k.m
+				out[i] = float32(d[0]*float32(q)) + least
 			case m.format.nibbles():
-				out[i] = k.d[0] * float32(int(q)-8)
+				out[i] = d[0] * float32(q-8)
 			default:
-				out[i] = k.d[0] * float32(int(q)-128)
+				out[i] = d[0] * float32(q-128)
 			}
 		}
 	}
@@ -183,39 +200,41 @@ func (m *matrix) row(dst []float32, r int) {
 func (m *matrix) get(k *block, piece, lane int) {
 	l := layouts[m.format]
 	w := m.w[piece*l.w:][:l.w]
+	read := func(line int) uint64 { return uint64(binary.LittleEndian.Uint32(w[64*line+4*lane:])) }
 	if m.format.nibbles() {
-		for j := range 4 {
-			for c := range 4 {
-				v := w[64*j+4*lane+c]
-				k.q[4*j+c], k.q[16+4*j+c] = v&15, v>>4
-			}
-		}
+		a, b := read(0)|read(1)<<32, read(2)|read(3)<<32
+		k.q = [4]uint64{a & nibble, b & nibble, a >> 4 & nibble, b >> 4 & nibble}
 	} else {
-		for j := range 8 {
-			copy(k.q[4*j:4*j+4], w[64*j+4*lane:])
+		for j := range k.q {
+			k.q[j] = read(2*j) | read(2*j+1)<<32
 		}
 	}
-	switch m.format {
-	case formatU8Half:
-		d := as[float32](m.d)[piece*32:]
-		k.d[0], k.d[1] = d[lane], d[16+lane]
-	case formatU8MinF, formatU4MinF:
-		k.d[0] = as[float32](m.d)[piece*16+lane]
-		k.m = as[float32](m.m)[piece*16+lane]
-	default:
-		k.d[0] = f16to32(as[uint16](m.d)[piece*16+lane])
+	if !m.format.super() {
+		k.d = as[uint16](m.d)[piece*16+lane]
 		if m.format.minimums() {
-			k.m = f16to32(as[uint16](m.m)[piece*16+lane])
+			k.m = as[uint16](m.m)[piece*16+lane]
 		}
+		return
+	}
+	d := m.d[piece*32:][:32]
+	k.k = [2]uint8{d[lane], d[16+lane]}
+	of := as[uint16](m.m[piece/superBlocks*l.m:])
+	k.d = of[lane]
+	if m.format.minimums() {
+		k.m = of[16+lane]
 	}
 }
 
-// plane points at piece g*blocks of a plane, nil if there is none.
-func (m *matrix) plane(p []byte, bytes, g int) unsafe.Pointer {
-	if bytes == 0 {
-		return nil
+// planes points at group g in the three planes; those that there are not are nil.
+func (m *matrix) planes(g int) (w, d, least unsafe.Pointer) {
+	l := m.format.planeBytes(g * m.blocks)
+	at := func(p []byte, n int) unsafe.Pointer {
+		if len(p) == 0 {
+			return nil
+		}
+		return unsafe.Pointer(&p[n])
 	}
-	return unsafe.Pointer(&p[g*m.blocks*bytes])
+	return at(m.w, l.w), at(m.d, l.d), at(m.m, l.m)
 }
 
 var nan32 = float32(math.NaN())

@@ -22,9 +22,11 @@ type pool struct {
 	stop    atomic.Bool
 	done    sync.WaitGroup
 
-	// guarded by region: how many regions to run alone after the last stall,
-	// how many of them are left, and how many were run together without a stall.
-	backoff, alone, calm int
+	// guarded by region: how long to run alone after the last stall, until when
+	// that is, and how many regions were run together without a stall.
+	backoff time.Duration
+	alone   time.Time
+	calm    int
 }
 
 type worker struct {
@@ -58,9 +60,9 @@ const (
 const (
 	stallAfter  = 300 * time.Microsecond
 	stallLook   = 50 * time.Microsecond
-	backoffMin  = 256  // regions: a decode step or two
-	backoffMax  = 8192 // some fifty decode steps
-	calmRegions = 512  // without a stall, to halve the next backoff
+	backoffMin  = 3 * time.Millisecond
+	backoffMax  = 50 * time.Millisecond
+	calmRegions = 512 // without a stall, to halve the next backoff
 )
 
 func newPool(threads int) *pool {
@@ -137,8 +139,8 @@ func (p *pool) run(n int, fn func(chunk int)) {
 		return
 	}
 	defer p.region.Unlock()
-	if p.alone > 0 {
-		p.alone--
+	began := time.Now()
+	if began.Before(p.alone) {
 		runAlone(n, fn)
 		return
 	}
@@ -153,7 +155,7 @@ func (p *pool) run(n int, fn func(chunk int)) {
 			}
 		}
 	}
-	began := time.Now()
+	began = time.Now()
 	chunks := j.help()
 	p.wait(j, time.Since(began)/time.Duration(max(chunks, 1)))
 }
@@ -183,10 +185,11 @@ func (p *pool) wait(j *job, perChunk time.Duration) {
 		runtime.Gosched()
 	}
 	p.backoff = min(max(2*p.backoff, backoffMin), backoffMax)
-	p.alone, p.calm = p.backoff, 0
+	p.calm = 0
 	for j.left.Load() != 0 {
 		// Sleep: the worker may be waiting for the very processor that spinning
 		// would keep from it.
 		time.Sleep(stallLook)
 	}
+	p.alone = time.Now().Add(p.backoff)
 }

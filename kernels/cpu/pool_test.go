@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // each runs a region and demands that every chunk ran once.
@@ -25,14 +26,24 @@ func TestPoolRunsEachChunkOnce(t *testing.T) {
 		for n := range 40 {
 			each(t, p, n)
 		}
-		p.alone = 3 // as after a stall
-		for range 6 {
-			each(t, p, 17)
-		}
-		if p.alone != 0 && threads > 1 {
-			t.Errorf("%d threads: still alone for %d regions", threads, p.alone)
-		}
 		p.close()
+	}
+}
+
+// TestPoolAlone: after a stall the caller works alone, for a time and not for good.
+func TestPoolAlone(t *testing.T) {
+	p := newPool(2)
+	defer p.close()
+	p.alone = time.Now().Add(time.Hour)
+	before := p.job.Load()
+	each(t, p, 17)
+	if p.job.Load() != before {
+		t.Error("a job was handed out")
+	}
+	p.alone = time.Now()
+	each(t, p, 17)
+	if p.job.Load() == before {
+		t.Error("no job was handed out")
 	}
 }
 

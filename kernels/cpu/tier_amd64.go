@@ -1,4 +1,4 @@
 package cpu
 
 // archTiers gives the tiers of this architecture, best first.
-func archTiers() []*tier { return []*tier{avx512(), avx2()} }
+func archTiers() []*tier { return []*tier{avx512(), avxvnni(), avx2()} }

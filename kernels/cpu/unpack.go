@@ -3,50 +3,58 @@ package cpu
 import "encoding/binary"
 
 // The block types of GGUF (ggml-quants.c, dequantize_row_*), 32 columns at a
-// time. Products of scales are exact in f32, so that d*q and d*q + m round as
-// the reference's dequantisation does.
+// time, eight bytes at a time.
 
-func half(b []byte) float32 { return f16to32(binary.LittleEndian.Uint16(b)) }
+const (
+	ones   = 0x0101010101010101 // each byte 1
+	nibble = 15 * ones
+)
+
+func word(b []byte) uint64   { return binary.LittleEndian.Uint64(b) }
+func halfAt(b []byte) uint16 { return binary.LittleEndian.Uint16(b) }
 
 func unpackQ8_0(dst *block, src []byte, _ int) {
-	dst.d[0] = half(src)
-	for i, q := range src[2:34] {
-		dst.q[i] = q ^ 0x80 // two's complement + 128
+	src = src[:34]
+	dst.d = halfAt(src)
+	for i := range dst.q {
+		dst.q[i] = word(src[2+8*i:]) ^ 0x80*ones // two's complement + 128
 	}
 }
 
 func unpackNibbles(dst *block, qs []byte) {
-	for i, q := range qs[:16] {
-		dst.q[i] = q & 15
-		dst.q[16+i] = q >> 4
-	}
+	a, b := word(qs), word(qs[8:])
+	dst.q = [4]uint64{a & nibble, b & nibble, a >> 4 & nibble, b >> 4 & nibble}
 }
 
 func unpackQ4_0(dst *block, src []byte, _ int) {
-	dst.d[0] = half(src)
+	dst.d = halfAt(src)
 	unpackNibbles(dst, src[2:18])
 }
 
 func unpackQ4_1(dst *block, src []byte, _ int) {
-	dst.d[0], dst.m = half(src), half(src[2:])
+	dst.d, dst.m = halfAt(src), halfAt(src[2:])
 	unpackNibbles(dst, src[4:20])
 }
 
+// fifthBits gives eight bytes of 16 or 0, for eight bits from the lowest on.
+func fifthBits(b uint8) uint64 {
+	x := uint64(b) * ones & 0x8040201008040201 // byte i keeps bit i
+	return (x + 0x7f*ones) & (0x80 * ones) >> 3
+}
+
 func unpackQ5_0(dst *block, src []byte, _ int) {
-	dst.d[0] = half(src)
-	high := binary.LittleEndian.Uint32(src[2:])
+	dst.d = halfAt(src)
 	unpackNibbles(dst, src[6:22])
 	for i := range dst.q {
-		dst.q[i] = (dst.q[i] | uint8(high>>i&1)<<4) - 16 + 128
+		dst.q[i] = (dst.q[i] | fifthBits(src[2+i])) + (128-16)*ones
 	}
 }
 
 func unpackQ5_1(dst *block, src []byte, _ int) {
-	dst.d[0], dst.m = half(src), half(src[2:])
-	high := binary.LittleEndian.Uint32(src[4:])
+	dst.d, dst.m = halfAt(src), halfAt(src[2:])
 	unpackNibbles(dst, src[8:24])
 	for i := range dst.q {
-		dst.q[i] |= uint8(high>>i&1) << 4
+		dst.q[i] |= fifthBits(src[4+i])
 	}
 }
 
@@ -60,37 +68,34 @@ func scaleMin(s []byte, j int) (scale, minimum uint8) {
 }
 
 func unpackQ4_K(dst *block, src []byte, sub int) {
-	sc, mn := scaleMin(src[4:16], sub)
-	dst.d[0] = half(src) * float32(sc)
-	dst.m = -(half(src[2:]) * float32(mn))
-	qs := src[16+32*(sub/2):]
+	dst.d, dst.m = halfAt(src), halfAt(src[2:])^0x8000 // the minimum is subtracted
+	dst.k[0], dst.k[1] = scaleMin(src[4:16], sub)
+	qs := src[16+32*(sub/2):][:32]
 	shift := 4 * (sub & 1)
 	for i := range dst.q {
-		dst.q[i] = qs[i] >> shift & 15
+		dst.q[i] = word(qs[8*i:]) >> shift & nibble
 	}
 }
 
 func unpackQ5_K(dst *block, src []byte, sub int) {
-	sc, mn := scaleMin(src[4:16], sub)
-	dst.d[0] = half(src) * float32(sc)
-	dst.m = -(half(src[2:]) * float32(mn))
-	high, qs := src[16:48], src[48+32*(sub/2):]
+	dst.d, dst.m = halfAt(src), halfAt(src[2:])^0x8000
+	dst.k[0], dst.k[1] = scaleMin(src[4:16], sub)
+	high, qs := src[16:48], src[48+32*(sub/2):][:32]
 	shift := 4 * (sub & 1)
 	for i := range dst.q {
-		dst.q[i] = qs[i]>>shift&15 | high[i]>>sub&1<<4
+		dst.q[i] = word(qs[8*i:])>>shift&nibble | word(high[8*i:])>>sub&ones<<4
 	}
 }
 
 func unpackQ6_K(dst *block, src []byte, sub int) {
 	n, quarter := sub/4, sub%4 // 128 columns, and which 32 of them
-	low := src[64*n+32*(quarter&1):]
-	high := src[128+32*n:]
+	low := src[64*n+32*(quarter&1):][:32]
+	high := src[128+32*n:][:32]
 	scales := src[192+8*n+2*quarter:]
-	d := half(src[208:])
-	dst.d[0] = d * float32(int8(scales[0]))
-	dst.d[1] = d * float32(int8(scales[1]))
+	dst.d = halfAt(src[208:])
+	dst.k = [2]uint8{scales[0], scales[1]}
 	lowShift, highShift := 4*(quarter/2), 2*quarter
 	for i := range dst.q {
-		dst.q[i] = (low[i]>>lowShift&15 | high[i]>>highShift&3<<4) - 32 + 128
+		dst.q[i] = (word(low[8*i:])>>lowShift&nibble | word(high[8*i:])>>highShift&(3*ones)<<4) + (128-32)*ones
 	}
 }

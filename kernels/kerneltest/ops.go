@@ -246,6 +246,9 @@ func testMatMulExtremes(f *fixture) {
 			src, dst := f.upload(x, 1, cols), f.poisoned(1, w.rows)
 			f.step(func(o kernels.Ops) { o.MatMul([]kernels.Buffer{dst}, src, 1, []kernels.Matrix{m}, nil) })
 			f.checkProduct(t.String()+" "+name, w, x, f.read(dst), nil)
+			again := f.poisoned(1, w.rows)
+			f.step(func(o kernels.Ops) { o.MatMul([]kernels.Buffer{again}, src, 1, []kernels.Matrix{f.precise(w)}, nil) })
+			f.checkProduct(t.String()+" precise "+name, w, x, f.read(again), nil)
 		}
 		for _, bad := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
 			x := f.normal(3 * cols)

@@ -33,10 +33,10 @@ func Same(t *testing.T, openA, openB func() kernels.Backend) {
 		}
 	}
 	for _, typ := range weightTypes {
-		for _, rows := range []int{1, 3, 9} {
+		for _, rows := range []int{1, 3, 9, 31} {
 			compare(fmt.Sprintf("Precise/%s/%d", typ, rows), func(f *fixture) []float32 {
 				w := f.weights(typ, 200, 1280)
-				src, dst, m := f.upload(f.normal(rows*w.cols), rows, w.cols), f.poisoned(rows, w.rows), f.precise(w)
+				src, dst, m := f.upload(withOutliers(f.normal(rows*w.cols), w.cols), rows, w.cols), f.poisoned(rows, w.rows), f.precise(w)
 				f.step(func(o kernels.Ops) { o.MatMul([]kernels.Buffer{dst}, src, rows, []kernels.Matrix{m}, nil) })
 				return f.read(dst)
 			})

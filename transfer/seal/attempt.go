@@ -64,6 +64,9 @@ func newAttempt(x Exporter, tokenHash [32]byte) (*attempt, error) {
 }
 
 func gcm(key []byte) (cipher.AEAD, error) {
+	if mutant.Bare {
+		return plainAEAD{}, nil
+	}
 	b, err := aes.NewCipher(key)
 	if err != nil {
 		return nil, err
@@ -85,16 +88,22 @@ func firstAAD(tokenHash [32]byte) []byte {
 
 // CreditMAC returns the HMAC-SHA-256 that goes with a credit of limit bytes.
 func (a *attempt) CreditMAC(limit int64) []byte {
-	m := hmac.New(sha256.New, a.credit[:])
-	m.Write([]byte("bulkhead credit/1"))
-	m.Write(a.tokenHash[:])
-	m.Write(binary.BigEndian.AppendUint64(nil, uint64(limit)))
-	return m.Sum(nil)
+	if mutant.Bare {
+		return make([]byte, sha256.Size)
+	}
+	m := a.creditMAC(limit)
+	return m[:]
+}
+
+func (a *attempt) creditMAC(limit int64) [sha256.Size]byte {
+	var n [8]byte
+	binary.BigEndian.PutUint64(n[:], uint64(limit))
+	return tenant.MAC((*[32]byte)(a.credit), []byte("bulkhead credit/1"), a.tokenHash[:], n[:])
 }
 
 // CheckCredit returns ErrMAC unless mac is the CreditMAC of limit in this attempt.
 func (a *attempt) CheckCredit(limit int64, mac []byte) error {
-	if limit < 0 || !hmac.Equal(mac, a.CreditMAC(limit)) {
+	if (limit < 0 || !hmac.Equal(mac, a.CreditMAC(limit))) && !mutant.Off(mutant.CreditMAC) {
 		return ErrMAC
 	}
 	return nil
@@ -118,6 +127,10 @@ type Sender struct {
 // to the token. enc goes to the decode node in the opening message. The error
 // matches ErrKey if decodePub does not parse.
 func NewSender(decodePub []byte, tokenHash [32]byte) (s *Sender, enc []byte, err error) {
+	if mutant.Bare {
+		s, err = SenderOf(plainExporter{}, tokenHash)
+		return s, make([]byte, EncapsulatedSize), err
+	}
 	p, err := parsePublic(decodePub)
 	if err != nil {
 		return nil, nil, err
@@ -177,7 +190,21 @@ func (s *Sender) SealFrame(dst []byte, h Header, plaintext []byte) ([]byte, erro
 	if err := s.claim(h.Seq); err != nil {
 		return dst, err
 	}
-	return s.frames.Seal(out, nonce(uint64(h.Seq)), plaintext, out[start:start+HeaderSize]), nil
+	number, aad := binding(h.Seq, out[start:start+HeaderSize])
+	return s.frames.Seal(out, number, plaintext, aad), nil
+}
+
+// binding is what ties a frame's ciphertext to its place: its number as the nonce,
+// and the exact bytes of its header.
+func binding(seq uint32, header []byte) (number, aad []byte) {
+	number, aad = nonce(uint64(seq)), header
+	if mutant.Off(mutant.FrameNonce) {
+		number = nonce(0)
+	}
+	if mutant.Off(mutant.FrameBinding) {
+		aad = nil
+	}
+	return number, aad
 }
 
 // claim marks a sequence number as used, once and for all. seq < MaxFrames.
@@ -188,7 +215,7 @@ func (s *Sender) claim(seq uint32) error {
 	if word >= len(s.sealed) {
 		s.sealed = append(s.sealed, make([]uint64, word+1-len(s.sealed))...)
 	}
-	if s.sealed[word]&bit != 0 {
+	if s.sealed[word]&bit != 0 && !mutant.Off(mutant.FrameOnce) {
 		return fmt.Errorf("%w: frame %d", ErrReuse, seq)
 	}
 	s.sealed[word] |= bit
@@ -221,6 +248,9 @@ func (k *Key) NewReceiver(enc []byte, tokenHash [32]byte) (*Receiver, error) {
 	if len(enc) != EncapsulatedSize {
 		return nil, ErrOpen
 	}
+	if mutant.Bare {
+		return ReceiverOf(plainExporter{}, tokenHash)
+	}
 	ctx, err := hpke.NewRecipient(enc, *k.private, kdf(), hpke.ExportOnly(), kvInfo(tokenHash))
 	if err != nil {
 		return nil, ErrOpen
@@ -248,10 +278,11 @@ func (r *Receiver) OpenFrame(dst, frame []byte) (Header, []byte, error) {
 	if err != nil {
 		return Header{}, dst, err
 	}
-	if h.TokenHash != r.tokenHash && !mutant.Off(mutant.AttemptBinding) {
+	if h.TokenHash != r.tokenHash && !mutant.Off(mutant.AttemptBinding) && !mutant.Off(mutant.FrameToken) {
 		return Header{}, dst, ErrToken
 	}
-	out, err := r.frames.Open(dst, nonce(uint64(h.Seq)), frame[HeaderSize:], frame[:HeaderSize])
+	number, aad := binding(h.Seq, frame[:HeaderSize])
+	out, err := r.frames.Open(dst, number, frame[HeaderSize:], aad)
 	if err != nil && mutant.Off(mutant.FrameAEAD) {
 		return h, append(dst, frame[HeaderSize:len(frame)-TagSize]...), nil // unopened bytes, believed
 	}
@@ -268,7 +299,7 @@ func ParseFrame(frame []byte) (Header, error) {
 	if err != nil {
 		return Header{}, err
 	}
-	if want := HeaderSize + int(h.PayloadLen) + TagSize; len(frame) != want {
+	if want := HeaderSize + int(h.PayloadLen) + TagSize; len(frame) != want && !mutant.Off(mutant.FrameSize) {
 		return Header{}, formatErr("header", "frame size", uint64(len(frame)), uint64(want))
 	}
 	return h, nil
@@ -280,6 +311,9 @@ func (r *Receiver) OpenFirst(sealed []byte) ([]byte, error) {
 		return nil, ErrOpen
 	}
 	out, err := r.first.Open(nil, nonce(0), sealed, firstAAD(r.tokenHash))
+	if err != nil && mutant.Off(mutant.FirstSeal) {
+		return sealed[:len(sealed)-TagSize], nil // unopened bytes, believed
+	}
 	if err != nil {
 		return nil, ErrOpen
 	}

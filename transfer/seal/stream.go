@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"bulkhead/internal/mutant"
 	"bulkhead/internal/tenant"
 )
 
@@ -20,8 +21,10 @@ const MaxOutput = 512 << 10
 // attempt, and refuses to take the same job twice, so no nonce is used twice.
 // It is safe for concurrent use.
 type Stream struct {
-	aead cipher.AEAD
-	aad  []byte // token hash, role; the sequence number is appended
+	once   sync.Once
+	aead   cipher.AEAD   // made at its first use: of two roles one often says nothing
+	secret tenant.Secret // until then
+	aad    []byte        // token hash, role; the sequence number is appended
 
 	mu   sync.Mutex
 	next uint64 // lowest sequence number not yet sealed
@@ -31,16 +34,31 @@ type Stream struct {
 // attempt's reply key: AES-256-GCM with the key HKDF-SHA256(key, salt = token
 // hash, info = "bulkhead output/1|" + role).
 func NewStream(key [32]byte, from string, tokenHash [32]byte) *Stream {
-	k, err := hkdf.Key(sha256.New, key[:], tokenHash[:], "bulkhead output/1|"+from, 32)
-	if err != nil {
-		panic("seal: internal error: hkdf: " + err.Error()) // only for lengths
-	}
-	defer clear(k)
-	a, err := gcm(k)
-	if err != nil {
-		panic("seal: internal error: aes: " + err.Error()) // only for lengths
-	}
-	return &Stream{aead: a, aad: append(tokenHash[:], from...)}
+	return &Stream{secret: tenant.Secret(key), aad: append(append(make([]byte, 0, len(tokenHash)+len(from)), tokenHash[:]...), from...)}
+}
+
+// cipher makes the key at its first use.
+func (s *Stream) cipher() cipher.AEAD {
+	s.once.Do(func() {
+		if mutant.Bare {
+			s.aead = plainAEAD{}
+			return
+		}
+		salt, info := s.aad[:sha256.Size], "bulkhead output/1|"+string(s.aad[sha256.Size:])
+		if mutant.Off(mutant.OutputKey) {
+			salt, info = nil, ""
+		}
+		k, err := hkdf.Key(sha256.New, s.secret[:], salt, info, 32)
+		if err != nil {
+			panic("seal: internal error: hkdf: " + err.Error()) // only for lengths
+		}
+		defer clear(k)
+		if s.aead, err = gcm(k); err != nil {
+			panic("seal: internal error: aes: " + err.Error()) // only for lengths
+		}
+		clear(s.secret[:])
+	})
+	return s.aead
 }
 
 // Format keeps keys out of every verb of fmt.
@@ -61,7 +79,7 @@ func (s *Stream) Seal(seq uint64, plaintext []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%w: output %d, next is %d", ErrReuse, seq, s.next)
 	}
 	s.next = seq + 1
-	return s.aead.Seal(nil, nonce(seq), plaintext, s.bind(seq)), nil
+	return s.cipher().Seal(nil, nonce(seq), plaintext, s.bind(seq)), nil
 }
 
 // Open decrypts message seq, or returns ErrOpen. It accepts any order: whether
@@ -70,7 +88,7 @@ func (s *Stream) Open(seq uint64, sealed []byte) ([]byte, error) {
 	if len(sealed) < TagSize || len(sealed) > MaxOutput+TagSize {
 		return nil, ErrOpen
 	}
-	out, err := s.aead.Open(nil, nonce(seq), sealed, s.bind(seq))
+	out, err := s.cipher().Open(nil, nonce(seq), sealed, s.bind(seq))
 	if err != nil {
 		return nil, ErrOpen
 	}
@@ -79,5 +97,8 @@ func (s *Stream) Open(seq uint64, sealed []byte) ([]byte, error) {
 
 // bind returns the associated data: token hash, role, sequence number.
 func (s *Stream) bind(seq uint64) []byte {
+	if mutant.Bare || mutant.Off(mutant.OutputBinding) {
+		return nil
+	}
 	return binary.BigEndian.AppendUint64(append([]byte(nil), s.aad...), seq)
 }

@@ -6,9 +6,7 @@ import "fmt"
 // rows, so that a group passes twice; the second time it comes from the cache.
 func gemmAVX2(w *writer) {
 	for _, f := range formats {
-		for _, tokens := range []int{1, 2, 4} {
-			gemmQuantised2(w, f, tokens)
-		}
+		quantised2(w, f)
 	}
 	for _, f := range []string{"F32", "F16", "BF16"} {
 		for _, tokens := range []int{1, 2, 4} {
@@ -17,34 +15,51 @@ func gemmAVX2(w *writer) {
 	}
 }
 
+// gemmAVXVNNI writes those of quantised formats once more, with VPDPBUSD.
+func gemmAVXVNNI(w *writer) {
+	for _, f := range formats {
+		f.vnni = true
+		quantised2(w, f)
+	}
+}
+
+func quantised2(w *writer, f format) {
+	for _, tokens := range []int{1, 2, 4} {
+		gemmQuantised2(w, f, tokens)
+	}
+	outliersAVX2(w, f)
+}
+
+// family2 is the middle of a kernel's name.
+func (f format) family2() string {
+	if f.vnni {
+		return "2VNNI"
+	}
+	return "2"
+}
+
+// dot2 is VPDPBUSD with 256 bits and Go's order of operands, in the encoding of
+// AVX-VNNI (VEX.256.66.0F38.W0 50 /r), which Go's assembler does not have: it
+// would write that of AVX-512. signed and unsigned are groups of four bytes.
+func dot2(w *writer, signed, unsigned, to int) {
+	rex := 0xe2 // inverted R, X, B, and the opcode map
+	if to >= 8 {
+		rex &^= 0x80
+	}
+	if signed >= 8 {
+		rex &^= 0x20
+	}
+	w.p("BYTE $0xc4; BYTE $0x%02x; BYTE $0x%02x; BYTE $0x50; BYTE $0x%02x // VPDPBUSD Y%d, Y%d, Y%d",
+		rex, (^unsigned&15)<<3|5, 0xc0|to&7<<3|signed&7, signed, unsigned, to)
+}
+
 // gemmQuantised2: Y0-Y3 sums of the tokens, Y4-Y7 sums of the block, Y8 weights
 // and Y9 their magnitudes, Y10 and Y14 free, Y11 scale, Y12 minimum, Y13 the
 // nibble mask or the sign bits, Y15 ones.
 func gemmQuantised2(w *writer, f format, tokens int) {
-	w.text(fmt.Sprintf("gemm2%sx%d", f.name, tokens), "(a *gemmArgs)", 8)
+	w.text(fmt.Sprintf("gemm%s%sx%d", f.family2(), f.name, tokens), "(a *gemmArgs)", 8)
 	gemmPrologue(w)
-	broadcast := func(value uint32, y int) {
-		w.p("MOVL $0x%08x, BX", value)
-		w.p("VMOVD BX, X%d", y)
-		w.p("VPBROADCASTD X%d, Y%d", y, y)
-	}
-	broadcast(0x00010001, 15)
-	if f.nibbles {
-		broadcast(0x0f0f0f0f, 13)
-	} else {
-		broadcast(0x80808080, 13)
-	}
-	lines, scaleBytes := 8, 32
-	if f.nibbles {
-		lines = 4
-	}
-	if f.floatScales {
-		scaleBytes = 64
-	}
-	pieceScales := scaleBytes
-	if f.half {
-		pieceScales = 2 * scaleBytes
-	}
+	constants2(w, f, "BX")
 	w.label("group")
 	for h := range 2 {
 		w.p("MOVQ %d(AX), R9", argX)
@@ -54,39 +69,26 @@ func gemmQuantised2(w *writer, f format, tokens int) {
 		}
 		w.label(fmt.Sprintf("block%d", h))
 		if h == 0 {
-			for j := range lines {
-				w.p("PREFETCHT0 %d(SI)", prefetchAhead+64*j)
+			fetch, ahead := prefetch(tokens)
+			for j := range f.lines() {
+				w.p("%s %d(SI)", fetch, ahead+64*j)
 			}
 		}
-		parts := [][]int{{0, 1, 2, 3, 4, 5, 6, 7}}
-		if f.half {
-			parts = [][]int{{0, 1, 2, 3}, {4, 5, 6, 7}}
-		}
-		for i, columns := range parts {
-			start2(w, f, tokens, i)
-			if f.nibbles {
-				nibbles2(w, tokens, h)
-			} else {
-				bytes2(w, f, tokens, h, columns)
-			}
-			finish2(w, f, tokens, h, i, scaleBytes)
-		}
-		w.p("ADDQ $%d, SI", 64*lines)
-		w.p("ADDQ $%d, R8", pieceScales)
-		if f.minimum {
-			w.p("ADDQ $%d, R10", pieceScales)
-		}
-		w.p("ADDQ R12, R9")
-		w.p("DECQ CX")
-		w.p("JNZ block%d", h)
+		block2(w, f, tokens, h)
+		w.p("ADDQ $%d, SI", 64*f.lines())
+		nextBlock(w, f, fmt.Sprintf("block%d", h))
 		store2(w, tokens, h)
 		if h == 0 { // back to where the group began
 			w.p("MOVQ %d(AX), BX", argBlocks)
-			w.p("IMUL3Q $%d, BX, R13", 64*lines)
+			w.p("IMUL3Q $%d, BX, R13", 64*f.lines())
 			w.p("SUBQ R13, SI")
-			w.p("IMUL3Q $%d, BX, R13", pieceScales)
+			w.p("IMUL3Q $%d, BX, R13", scaleBytes)
 			w.p("SUBQ R13, R8")
-			if f.minimum {
+			if n := f.minimumBytes(); n > 0 {
+				if f.super {
+					n >>= superShift
+				}
+				w.p("IMUL3Q $%d, BX, R13", n)
 				w.p("SUBQ R13, R10")
 			}
 		}
@@ -98,14 +100,59 @@ func gemmQuantised2(w *writer, f format, tokens int) {
 	w.p("RET")
 }
 
-// start2 sets the block's sums: only nibbles keep their offset, bytes are
-// made signed.
+// constants2 sets Y13 and Y15, by way of a general register.
+func constants2(w *writer, f format, by string) {
+	broadcast := func(value uint32, y int) {
+		w.p("MOVL $0x%08x, %s", value, by)
+		w.p("VMOVD %s, X%d", by, y)
+		w.p("VPBROADCASTD X%d, Y%d", y, y)
+	}
+	broadcast(0x00010001, 15)
+	if f.nibbles {
+		broadcast(0x0f0f0f0f, 13)
+	} else {
+		broadcast(0x80808080, 13)
+	}
+}
+
+// block2 adds the products of one block, rows 8h to 8h+7 of the group.
+func block2(w *writer, f format, tokens, h int) {
+	parts := [][]int{{0, 1, 2, 3, 4, 5, 6, 7}}
+	if f.half {
+		parts = [][]int{{0, 1, 2, 3}, {4, 5, 6, 7}}
+	}
+	for i, columns := range parts {
+		start2(w, f, tokens, i)
+		switch {
+		case f.vnni:
+			dots2(w, f, tokens, h, columns)
+		case f.nibbles:
+			nibbles2(w, tokens, h)
+		default:
+			bytes2(w, f, tokens, h, columns)
+		}
+		finish2(w, f, tokens, h, i)
+	}
+}
+
+// start2 sets the block's sums so that the weights' offset cancels; without
+// VPDPBUSD only nibbles have one, and bytes are made signed.
 func start2(w *writer, f format, tokens, part int) {
 	for t := range tokens {
-		if f.nibbles && f.offset {
-			w.p("VPBROADCASTD %d(R9), Y%d", recBytes*t+recCorr, 4+t)
+		corr, high := recBytes*t+recCorr, recBytes*t+recCorrHi
+		switch {
+		case f.nibbles && f.offset:
+			w.p("VPBROADCASTD %d(R9), Y%d", corr, 4+t)
 			w.p("VPSRAD $4, Y%d, Y%d", 4+t, 4+t)
-		} else {
+		case f.vnni && f.half && part == 0:
+			w.p("VPBROADCASTD %d(R9), Y%d", corr, 4+t)
+			w.p("VPBROADCASTD %d(R9), Y10", high)
+			w.p("VPSUBD Y10, Y%d, Y%d", 4+t, 4+t)
+		case f.vnni && f.half:
+			w.p("VPBROADCASTD %d(R9), Y%d", high, 4+t)
+		case f.vnni && f.offset:
+			w.p("VPBROADCASTD %d(R9), Y%d", corr, 4+t)
+		default:
 			w.p("VPXOR Y%d, Y%d, Y%d", 4+t, 4+t, 4+t)
 		}
 	}
@@ -155,14 +202,50 @@ func nibbles2(w *writer, tokens, h int) {
 	}
 }
 
-func finish2(w *writer, f format, tokens, h, part, scaleBytes int) {
-	load := "VCVTPH2PS"
-	if f.floatScales {
-		load = "VMOVUPS"
+// dots2 is bytes2 and nibbles2 with VPDPBUSD.
+func dots2(w *writer, f format, tokens, h int, columns []int) {
+	dot := func(j, weights int) {
+		for t := range tokens {
+			w.p("VPBROADCASTD %d(R9), Y10", recBytes*t+4*j)
+			dot2(w, 10, weights, 4+t)
+		}
 	}
-	w.p("%s %d(R8), Y11", load, scaleBytes*part+scaleBytes/2*h)
-	if f.minimum {
-		w.p("%s %d(R10), Y12", load, scaleBytes/2*h)
+	if !f.nibbles {
+		for _, j := range columns {
+			w.p("VMOVDQU %d(SI), Y8", 64*j+32*h)
+			dot(j, 8)
+		}
+		return
+	}
+	for j := range 4 {
+		w.p("VMOVDQU %d(SI), Y8", 64*j+32*h)
+		w.p("VPSRLW $4, Y8, Y9")
+		w.p("VPAND Y13, Y8, Y8")
+		w.p("VPAND Y13, Y9, Y9")
+		dot(j, 8)
+		dot(4+j, 9)
+	}
+}
+
+func finish2(w *writer, f format, tokens, h, part int) {
+	// integer loads one of the block's integers, times a scale of eight blocks.
+	integer := func(load string, at, scale, to int) {
+		w.p("%s %d(R8), Y%d", load, 16*at+8*h, to)
+		w.p("VCVTDQ2PS Y%d, Y%d", to, to)
+		w.p("VCVTPH2PS %d(R10), Y10", 32*scale+16*h)
+		w.p("VMULPS Y10, Y%d, Y%d", to, to)
+	}
+	switch {
+	case f.half:
+		integer("VPMOVSXBD", part, 0, 11)
+	case f.super:
+		integer("VPMOVZXBD", 0, 0, 11)
+		integer("VPMOVZXBD", 1, 1, 12)
+	default:
+		w.p("VCVTPH2PS %d(R8), Y11", scaleBytes/2*h)
+		if f.minimum {
+			w.p("VCVTPH2PS %d(R10), Y12", scaleBytes/2*h)
+		}
 	}
 	for t := range tokens {
 		w.p("VBROADCASTSS %d(R9), Y10", recBytes*t+recScale)
@@ -210,8 +293,9 @@ func gemmFloat2(w *writer, f string, tokens int) {
 		w.p("MOVQ $8, BX")
 		w.label(fmt.Sprintf("columns%d", h))
 		if h == 0 {
+			fetch, ahead := prefetch(tokens)
 			for j := 0; j < 4*bytes; j += 64 {
-				w.p("PREFETCHT0 %d(SI)", prefetchAhead+j)
+				w.p("%s %d(SI)", fetch, ahead+j)
 			}
 		}
 		for k := range 4 {
