@@ -2,19 +2,18 @@ package tokenizer
 
 import (
 	"strings"
-	"time"
 
 	"github.com/ardanlabs/jinja"
 )
 
 // run is one rendering: what it may still write and do, and the functions it calls.
 type run struct {
-	t        *Template
-	shadows  *shadows // of the messages; nil if they are in none
-	limit    int      // bytes of one value
-	left     int      // bytes still to be written
-	steps    int      // loop turns and macro calls still to be made
-	deadline time.Time
+	t       *Template
+	shadows *shadows // of the messages; nil if they are in none
+	limit   int      // bytes of one value
+	left    int      // bytes still to be written
+	steps   int      // loop turns and macro calls still to be made
+	clock   stopwatch
 }
 
 const maxDepth = 64 // of lists in lists: bounds recursion over a value
@@ -46,7 +45,7 @@ func (r *run) globals() map[string]jinja.Value {
 }
 
 func (r *run) step(args, kwargs) (jinja.Value, error) {
-	if r.steps--; r.steps < 0 || time.Now().After(r.deadline) {
+	if r.steps--; r.steps < 0 || r.clock.expired() {
 		return jinja.Undefined(), ErrRenderLimit
 	}
 	return jinja.NewString(""), nil

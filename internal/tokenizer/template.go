@@ -24,6 +24,7 @@ type Template struct {
 	special  map[string]string // bos_token ...
 	literals []string          // string literals in the template's tags
 	now      func() time.Time  // for strftime_now; replaced in tests
+	clock    func() time.Time  // for the limit of time; replaced in tests
 	timeMax  time.Duration
 }
 
@@ -63,7 +64,7 @@ func newTemplate(source string, special map[string]string) (t *Template, err err
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTemplate, err)
 	}
-	return &Template{source: source, compiled: compiled, special: special, literals: literals, now: time.Now, timeMax: maxRenderTime}, nil
+	return &Template{source: source, compiled: compiled, special: special, literals: literals, now: time.Now, clock: time.Now, timeMax: maxRenderTime}, nil
 }
 
 // Source is the template as the file has it.
@@ -98,7 +99,7 @@ func (t *Template) render(messages []Message, addGenerationPrompt bool, s *shado
 		d.Set("role", jinja.NewString(m.Role))
 		d.Set("content", jinja.NewString(content))
 	}
-	run := &run{t: t, shadows: s, left: baseBytes + perInputByte*n, limit: baseBytes + perInputByte*n, steps: maxSteps, deadline: time.Now().Add(t.timeMax)}
+	run := &run{t: t, shadows: s, left: baseBytes + perInputByte*n, limit: baseBytes + perInputByte*n, steps: maxSteps, clock: newStopwatch(t.clock, t.timeMax)}
 	globals := run.globals()
 	for name, text := range t.special {
 		globals[name] = jinja.NewString(text)

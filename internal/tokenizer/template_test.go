@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -129,19 +130,42 @@ func TestHostileTemplates(t *testing.T) {
 	}
 }
 
-// TestRenderClock: when time is up the next step ends the rendering.
+// TestRenderClock: when time is up the next step ends the rendering, whether it went in
+// many steps or in few; one long gap is a process that was stopped, and costs a second.
 func TestRenderClock(t *testing.T) {
 	tmpl, err := newTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	chat := []Message{{"user", "x"}}
-	if _, err := tmpl.Render(chat, true); err != nil {
-		t.Fatal(err)
-	}
-	tmpl.timeMax = -1
-	if _, err := tmpl.Render(chat, true); !errors.Is(err, ErrRenderLimit) {
-		t.Errorf("got %v, want ErrRenderLimit", err)
+	chat := slices.Repeat([]Message{{"user", "x"}}, 20)
+	for _, c := range []struct {
+		name string
+		gaps func(call int) time.Duration // before each reading of the clock
+		want error
+	}{
+		{"no time", func(int) time.Duration { return 0 }, nil},
+		{"400 ms each", func(int) time.Duration { return 400 * time.Millisecond }, nil},
+		{"600 ms each", func(int) time.Duration { return 600 * time.Millisecond }, ErrRenderLimit},
+		{"5 s each", func(int) time.Duration { return 5 * time.Second }, ErrRenderLimit},
+		{"stopped once", func(call int) time.Duration {
+			if call == 7 {
+				return 30 * time.Second
+			}
+			return 10 * time.Millisecond
+		}, nil},
+	} {
+		at, calls := time.Unix(0, 0), 0
+		tmpl.clock = func() time.Time {
+			at = at.Add(c.gaps(calls))
+			calls++
+			return at
+		}
+		if _, err := tmpl.Render(chat, true); !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", c.name, err, c.want)
+		}
+		if c.want == nil && calls < len(chat) {
+			t.Errorf("%s: the clock was read %d times for %d turns", c.name, calls, len(chat))
+		}
 	}
 }
 
