@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -205,8 +206,13 @@ func (d *driver) submit(t *try) error {
 	if _, err := d.SubmitJob(ctx, t.q, t.job); err != nil {
 		return err
 	}
-	_, err := d.SubmitJob(ctx, t.p, t.job)
-	return err
+	// A decode node that has just come may be known here and not yet there; a router's retry has the same effect.
+	for end := time.Now().Add(waitMax); ; time.Sleep(20 * time.Millisecond) {
+		_, err := d.SubmitJob(ctx, t.p, t.job)
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("decode node %q is not known here", t.q.Node)) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // answer is how an attempt ended.
