@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"bulkhead/internal/loadgen"
@@ -55,6 +57,9 @@ func (c benchServeCmd) print(r *loadgen.ServeResult) {
 	}
 	fmt.Printf("%s: %s, %.1f s\n", r.Model, load, r.Elapsed)
 	fmt.Printf("requests   %d sent, %d completed (%d ended early), %d refused, %d failed, %d shed\n", r.Sent, r.Done, r.Short, r.Refused, r.Failed, r.Shed)
+	for _, why := range slices.Sorted(maps.Keys(r.Failures)) {
+		fmt.Printf("failed     %d: %s\n", r.Failures[why], why)
+	}
 	fmt.Printf("tokens     %.1f prompt (%s), %.1f generated, on average\n", r.PromptMean, r.Prompts, r.GenMean)
 	fmt.Printf("throughput %.2f requests/s, %.1f prompt tok/s, %.1f generated tok/s\n", r.RequestRate, r.PromptRate, r.GenRate)
 	if c.SLOTTFT > 0 || c.SLOITL > 0 {

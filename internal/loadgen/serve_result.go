@@ -23,24 +23,25 @@ type Percentiles struct {
 
 // ServeResult is what a client saw. Latencies are of answers that came whole.
 type ServeResult struct {
-	Model       string  `json:"model"`
-	Loop        string  `json:"loop"`           // open or closed
-	Rate        float64 `json:"rate,omitempty"` // asked for, per second
-	Concurrency int     `json:"concurrency"`    // clients of a closed loop, most in flight of an open one
-	Seed        uint64  `json:"seed"`
-	SLOTTFT     float64 `json:"slo_ttft_ms,omitempty"`
-	SLOITL      float64 `json:"slo_itl_ms,omitempty"`
-	Prompts     string  `json:"prompts"`            // token_ids or words
-	Elapsed     float64 `json:"elapsed_s"`          // from the first request to the last end
-	Sent        int     `json:"requests"`           // sent
-	Done        int     `json:"completed"`          // answers that came whole
-	Refused     int     `json:"refused"`            // 429 and 503
-	Failed      int     `json:"failed"`             // every other end
-	Short       int     `json:"ended_early"`        // of completed: fewer tokens than asked for
-	Shed        int     `json:"shed"`               // open loop: due, but not sent; too many in flight
-	Within      int     `json:"within_slo"`         // of completed
-	Missing     int     `json:"usage_missing"`      // of completed: tokens are counted as pieces of text
-	MaxLate     float64 `json:"client_late_max_ms"` // the load generator's own lateness: > 10 is a client that is too slow
+	Model       string         `json:"model"`
+	Loop        string         `json:"loop"`           // open or closed
+	Rate        float64        `json:"rate,omitempty"` // asked for, per second
+	Concurrency int            `json:"concurrency"`    // clients of a closed loop, most in flight of an open one
+	Seed        uint64         `json:"seed"`
+	SLOTTFT     float64        `json:"slo_ttft_ms,omitempty"`
+	SLOITL      float64        `json:"slo_itl_ms,omitempty"`
+	Prompts     string         `json:"prompts"`            // token_ids or words
+	Elapsed     float64        `json:"elapsed_s"`          // from the first request to the last end
+	Sent        int            `json:"requests"`           // sent
+	Done        int            `json:"completed"`          // answers that came whole
+	Refused     int            `json:"refused"`            // 429 and 503
+	Failed      int            `json:"failed"`             // every other end
+	Failures    map[string]int `json:"failures,omitempty"` // how often for each reason
+	Short       int            `json:"ended_early"`        // of completed: fewer tokens than asked for
+	Shed        int            `json:"shed"`               // open loop: due, but not sent; too many in flight
+	Within      int            `json:"within_slo"`         // of completed
+	Missing     int            `json:"usage_missing"`      // of completed: tokens are counted as pieces of text
+	MaxLate     float64        `json:"client_late_max_ms"` // the load generator's own lateness: > 10 is a client that is too slow
 
 	RequestRate float64 `json:"requests_per_s"` // completed
 	Goodput     float64 `json:"goodput_per_s"`  // completed within the SLO
@@ -83,7 +84,7 @@ func (m *measured) add(s shot, a *openai.Answer, err error, late time.Duration) 
 		return
 	}
 	if err != nil || a.Status != http.StatusOK || a.Err != nil || (a.Stream && !a.Done) {
-		m.r.Failed++
+		m.fail(failure(a, err))
 		return
 	}
 	m.r.Done++

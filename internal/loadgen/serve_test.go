@@ -154,6 +154,30 @@ func TestBenchServeEnds(t *testing.T) {
 	if r.Sent != 40 || r.Done != 10 || r.Refused != 10 || r.Failed != 20 || r.Within != 10 || r.TTFT.N != 10 {
 		t.Errorf("%+v", r)
 	}
+	sum := 0
+	for _, n := range r.Failures {
+		sum += n
+	}
+	if len(r.Failures) != 2 || sum != 20 {
+		t.Errorf("reasons: %v", r.Failures)
+	}
+}
+
+// goal: the reasons of failures stay few and hold nothing that a server said at length.
+func TestFailureReasons(t *testing.T) {
+	m := &measured{c: &ServeConfig{}}
+	for i := range 100 {
+		a := &openai.Answer{Status: 500, Err: &openai.Error{Message: "secret", Type: fmt.Sprint("t", i), Code: strings.Repeat("c", 1000)}}
+		m.add(shot{}, a, nil, 0)
+	}
+	if m.r.Failed != 100 || len(m.r.Failures) > failureKinds+1 || m.r.Failures["other"] != 100-failureKinds {
+		t.Errorf("%d failed, %d reasons, %d other", m.r.Failed, len(m.r.Failures), m.r.Failures["other"])
+	}
+	for why := range m.r.Failures {
+		if strings.Contains(why, "secret") || len(why) > 200 {
+			t.Error(why)
+		}
+	}
 }
 
 func TestBenchServeWords(t *testing.T) {
@@ -319,7 +343,7 @@ func TestBenchServeStops(t *testing.T) {
 	c.Duration = 120 * time.Millisecond
 	r, err := BenchServe(context.Background(), c) // every request hangs
 	close(f.gate)
-	if err != nil || r.Done != 0 || r.Failed != r.Sent || r.Sent < 3 {
+	if err != nil || r.Done != 0 || r.Failed != r.Sent || r.Failures["timeout"] != r.Sent || r.Sent < 3 {
 		t.Errorf("%v %+v", err, r)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -137,7 +137,7 @@ class Bench:
                     self.records.append({"system": s.name, "scenario": scenario, "round": i, "load": self.what(), "cpu": (after - cpu) / took, "resident": resident, "others": share, "beside": beside, **result})
                     print(f"{s.name:16} {scenario:6} {result['requests_per_s']:.2f}/s good {result['goodput_per_s']:.2f}/s gen {result['gen_tok_s']:.0f} tok/s"
                           f" ttft p50 {result['ttft_ms']['p50']:.0f} p99 {result['ttft_ms']['p99']:.0f} itl p50 {result['itl_ms']['p50']:.1f} p99 {result['itl_ms']['p99']:.1f} ms"
-                          f" failed {result['failed']} refused {result['refused']} others {share:.2f}" + (f" | long ttft p50 {beside['ttft_ms']['p50']:.0f}" if beside else ""), file=sys.stderr)
+                          f" failed {result['failed']} {result.get('failures') or ''} refused {result['refused']} others {share:.2f}" + (f" | long ttft p50 {beside['ttft_ms']['p50']:.0f}" if beside else ""), file=sys.stderr)
                     if a.json:
                         common.save(a.json, {"about": about(a), "records": self.records})
         self.turns.end()
