@@ -32,6 +32,8 @@ func listen(t *testing.T, talk func(net.Conn)) *listener {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	l := &listener{url: "nats://" + ln.Addr().String()}
+	var mu sync.Mutex // guards open and ended
+	open, ended := map[net.Conn]bool{}, false
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -40,14 +42,28 @@ func listen(t *testing.T, talk func(net.Conn)) *listener {
 				return
 			}
 			l.dials.Add(1)
+			mu.Lock()
+			if open[c] = true; ended {
+				c.Close()
+			}
+			mu.Unlock()
 			wg.Go(func() {
-				defer c.Close()
 				talk(c)
+				mu.Lock()
+				delete(open, c)
+				mu.Unlock()
+				c.Close()
 			})
 		}
 	})
 	t.Cleanup(func() {
 		ln.Close()
+		mu.Lock()
+		ended = true
+		for c := range open { // the node that dialled ends only after this
+			c.Close()
+		}
+		mu.Unlock()
 		wg.Wait()
 	})
 	return l
