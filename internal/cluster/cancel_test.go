@@ -31,11 +31,18 @@ type gate struct {
 	begun int // steps that wanted to
 }
 
-func newGate(t *testing.T, steps int) *gate {
+func newGate(steps int) *gate {
 	g := &gate{Engine: engine(), left: steps}
 	g.moved = sync.NewCond(&g.mu)
-	t.Cleanup(func() { g.open(1 << 30) })
 	return g
+}
+
+// gatedSite is a site in which g stands somewhere. The gate is opened before the site is stopped: a
+// node ends after its step.
+func gatedSite(t *testing.T, g *gate, c siteConfig) *site {
+	s := newSite(t, c)
+	t.Cleanup(func() { g.open(open) })
+	return s
 }
 
 func (g *gate) open(steps int) {
@@ -83,44 +90,38 @@ func TestClientLeaves(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		b := exact(tokens(1000), 200).with(body{"stream": stream})
 		t.Run(fmt.Sprintf("mid-prefill/stream=%v", stream), func(t *testing.T) {
-			g := newGate(t, 1)
-			s := newSite(t, siteConfig{prefill: func(c *prefill.Config) { c.Engine, c.Chunk = g, 128 }})
+			g := newGate(1)
+			s := gatedSite(t, g, siteConfig{prefill: func(c *prefill.Config) { c.Engine, c.Chunk = g, 128 }})
 			leave := s.start(b)
 			s.eventually("the second chunk waits", g.waiting)
 			leave()
 			s.eventually("decode's pages are free while prefill still computes", func() bool { return idle(s.decodes[0].Stats()) })
-			g.open(1)
+			steps := g.drip(s, "prefill's pages are free", s.prefills[0].Stats)
+			if steps > 4 {
+				t.Errorf("%d of 7 steps were computed for a client that is gone", steps)
+			}
 			s.baseline()
 			if !g.quiet() {
 				t.Error("prefill began another step for a client that is gone")
 			}
 		})
 		t.Run(fmt.Sprintf("mid-decode/stream=%v", stream), func(t *testing.T) {
-			g := newGate(t, 3)
-			s := newSite(t, siteConfig{decode: func(c *decode.Config) { c.Engine = g }})
+			g := newGate(3)
+			s := gatedSite(t, g, siteConfig{decode: func(c *decode.Config) { c.Engine = g }})
 			leave := s.start(b)
 			s.eventually("the fourth step waits", g.waiting)
 			leave()
 			cancels := func() bool { _, by := s.sent.work(); return by["cancel"] >= 2 }
 			s.eventually("both nodes are told", cancels)
-			// One step at a time, slowly, until the cancellation has reached the engine.
-			steps := 0
-			s.eventually("decode's pages are free", func() bool {
-				if g.waiting() && !idle(s.decodes[0].Stats()) {
-					time.Sleep(10 * time.Millisecond)
-					g.open(1)
-					steps++
-				}
-				return idle(s.decodes[0].Stats())
-			})
+			steps := g.drip(s, "decode's pages are free", s.decodes[0].Stats)
 			if steps > 100 {
 				t.Errorf("%d of 200 steps were computed for a client that is gone", steps)
 			}
 			s.baseline()
 		})
 		t.Run(fmt.Sprintf("queued/stream=%v", stream), func(t *testing.T) {
-			g := newGate(t, 3)
-			s := newSite(t, siteConfig{decodeCapacity: 1280, decode: func(c *decode.Config) { c.Engine = g }})
+			g := newGate(3)
+			s := gatedSite(t, g, siteConfig{decodeCapacity: 1280, decode: func(c *decode.Config) { c.Engine = g }})
 			leaveFirst := s.start(b) // takes all of decode's pages
 			s.eventually("the first request runs", g.waiting)
 			_, before := s.sent.work()
@@ -170,6 +171,21 @@ func (s *site) queued() int {
 	return 0
 }
 
+// drip lets one step after the other through, slowly, until the cancellation has reached the engine's
+// node and its pool is free: nobody outside knows when it gets there.
+func (g *gate) drip(s *site, what string, stats func() kv.Stats) (steps int) {
+	s.t.Helper()
+	s.eventually(what, func() bool {
+		if g.waiting() && !idle(stats()) {
+			time.Sleep(50 * time.Millisecond)
+			g.open(1)
+			steps++
+		}
+		return idle(stats())
+	})
+	return steps
+}
+
 // quiet: no step stands before the gate.
 func (g *gate) quiet() bool {
 	g.mu.Lock()
@@ -203,8 +219,8 @@ func TestNodeDies(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		b := exact(prompt, 40).with(body{"stream": stream})
 		t.Run(fmt.Sprintf("decode before the first token/stream=%v", stream), func(t *testing.T) {
-			g := newGate(t, 1)
-			s := newSite(t, siteConfig{decodes: 2, prefill: func(c *prefill.Config) { c.Engine, c.Chunk = g, 128 }})
+			g := newGate(1)
+			s := gatedSite(t, g, siteConfig{decodes: 2, prefill: func(c *prefill.Config) { c.Engine, c.Chunk = g, 128 }})
 			answer := s.background(b)
 			s.eventually("prefill is in the middle", g.waiting)
 			s.kill(s.busyDecode())
@@ -220,8 +236,8 @@ func TestNodeDies(t *testing.T) {
 			}
 		})
 		t.Run(fmt.Sprintf("prefill before the first token/stream=%v", stream), func(t *testing.T) {
-			g := newGate(t, 1)
-			s := newSite(t, siteConfig{prefills: 2, prefill: func(c *prefill.Config) { c.Engine, c.Chunk = g, 128 }})
+			g := newGate(1)
+			s := gatedSite(t, g, siteConfig{prefills: 2, prefill: func(c *prefill.Config) { c.Engine, c.Chunk = g, 128 }})
 			answer := s.background(b)
 			s.eventually("prefill is in the middle", g.waiting)
 			for i, n := range s.prefills {
@@ -235,8 +251,8 @@ func TestNodeDies(t *testing.T) {
 			must(t, like(r, whole(t, prompt, want)))
 		})
 		t.Run(fmt.Sprintf("decode after the first token/stream=%v", stream), func(t *testing.T) {
-			g := newGate(t, 3)
-			s := newSite(t, siteConfig{decodes: 2, decode: func(c *decode.Config) { c.Engine = g }})
+			g := newGate(3)
+			s := gatedSite(t, g, siteConfig{decodes: 2, decode: func(c *decode.Config) { c.Engine = g }})
 			answer := s.background(b)
 			s.eventually("decode is in the middle", g.waiting)
 			s.kill(s.busyDecode())
