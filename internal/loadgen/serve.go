@@ -132,6 +132,7 @@ func BenchServe(ctx context.Context, c ServeConfig) (*ServeResult, error) {
 		return nil, err
 	}
 	defer client.Close()
+	client.Resend = true // a request counts from when it was due, however often it is sent
 	can, err := client.Discover(ctx, c.Key, c.Model)
 	if err != nil {
 		return nil, err

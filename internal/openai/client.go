@@ -39,6 +39,11 @@ const (
 
 // Client calls one server. It is safe for concurrent use.
 type Client struct {
+	// Resend lets a request go out again over a new connection when a used one ended before the first byte of
+	// an answer; set it before the first request. llama.cpp's server ends connections so, without notice, and
+	// clients such as the openai packages retry. The server may then work on a request twice.
+	Resend bool
+
 	base string
 	http *http.Client
 }
@@ -100,6 +105,9 @@ func (c *Client) send(ctx context.Context, method, path, key string, body []byte
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.Resend {
+		req.Header["Idempotency-Key"] = []string{} // not sent: net/http's sign that it may send again
 	}
 	resp, err := c.http.Do(req)
 	return resp, hide(err)
