@@ -48,10 +48,12 @@ func TestEngineReport(t *testing.T) {
 	for _, r := range []string{
 		`"engine": "bulkhead", "kind": "load", "load_s": 1, "rss_bytes": 1048576`,
 		`"engine": "llama.cpp", "kind": "load", "load_s": 2, "rss_bytes": 2097152`,
-		`"engine": "bulkhead", "kind": "case", "prompt": 512, "batch": 1, "prompt_tok_s": 900, "gen_tok_s": 10, "rss_bytes": 3145728`,
+		`"engine": "bulkhead", "kind": "case", "prompt": 512, "batch": 1, "prompt_tok_s": 900, "gen_tok_s": 10, "rss_bytes": 9437184`,
 		`"engine": "bulkhead", "kind": "case", "prompt": 512, "batch": 1, "prompt_tok_s": 300, "gen_tok_s": 30, "rss_bytes": 3145728`,
 		`"engine": "bulkhead", "kind": "case", "prompt": 512, "batch": 1, "prompt_tok_s": 400, "gen_tok_s": 20, "rss_bytes": 3145728`,
 		`"engine": "llama.cpp", "kind": "case", "prompt": 512, "batch": 1, "prompt_tok_s": 100, "gen_tok_s": 40, "rss_bytes": 1048576`,
+		`"engine": "bulkhead", "kind": "memory", "rss_bytes": 3145728`,
+		`"engine": "llama.cpp", "kind": "memory", "rss_bytes": 1048576`,
 		`"engine": "memory", "kind": "stream", "prompt": 512, "batch": 1, "gb_s": 28.25`,
 	} {
 		records = append(records, `{"model": "1B q8_0", `+r+`}`)
