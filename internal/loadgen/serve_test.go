@@ -22,7 +22,7 @@ import (
 type fakeServer struct {
 	refuseIDs bool
 	noUsage   bool
-	fault     func(n int) string // of the n-th streamed request, from 0: "", "busy", "error", "cut", "short"
+	fault     func(n int) string // of the n-th streamed request, from 0: "", "busy", "drop", "error", "cut"
 	gate      chan struct{}      // if not nil, a streamed request waits for it
 
 	mu       sync.Mutex // guards all below
@@ -81,9 +81,12 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if f.fault != nil {
 		fault = f.fault(n)
 	}
-	if fault == "busy" {
+	switch fault {
+	case "busy":
 		w.WriteHeader(503)
 		return
+	case "drop": // closes the connection without a byte
+		panic(http.ErrAbortHandler)
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	for i := range b.MaxTokens {
@@ -160,6 +163,27 @@ func TestBenchServeEnds(t *testing.T) {
 	}
 	if len(r.Failures) != 2 || sum != 20 {
 		t.Errorf("reasons: %v", r.Failures)
+	}
+}
+
+// goal: a server that drops used connections between answers, as llama.cpp's does, loses no request.
+func TestBenchServeDrops(t *testing.T) {
+	dropped := 0
+	f := &fakeServer{fault: func(n int) string {
+		if n%4 == 3 {
+			dropped++
+			return "drop"
+		}
+		return ""
+	}}
+	c := serve(t, f)
+	c.Requests = 20
+	r, err := BenchServe(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Done != 20 || dropped < 5 {
+		t.Errorf("%d of 20 done, %d connections dropped, failures %v", r.Done, dropped, r.Failures)
 	}
 }
 
